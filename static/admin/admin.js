@@ -1,7 +1,6 @@
 // The administration page: people, runs, computations, saved designs and the load of the machine, with buttons to stop
 // entries.
 
-/** @import { Message } from "../kit/types" */
 /** @import { AdminModel, AdminRow, AdminState, AdminTable } from "./types" */
 
 import { Theme, brand, themePicker } from "../kit/bars.js";
@@ -38,11 +37,6 @@ class Admin extends Widget {
 
   remove() {
     this.leaving.abort();
-  }
-
-  /** @param {Message} message */
-  receive({ type, refused }) {
-    if (type === "answered") this.refusal.textContent = refused ?? "";
   }
 
   draw() {

@@ -152,6 +152,7 @@ export function watchPixelRatio(onchange) {
  */
 export class Widget {
   /** @type {HTMLElement} */ root;
+  /** The element that shows why the last gesture was refused. @type {HTMLElement | undefined} */ refusal;
 
   /** @param {M} model */
   constructor(model) {
@@ -170,8 +171,10 @@ export class Widget {
     return send(this.model, { type, ...gesture });
   }
 
-  /** Handle a message from Python. @param {Message} _message */
-  receive(_message) {}
+  /** Handle a message from Python. @param {Message} message */
+  receive({ type, refused }) {
+    if (type === "answered" && this.refusal) this.refusal.textContent = refused ?? "";
+  }
 
   /** Stop listeners and timers that would outlive the element. */
   remove() {}

@@ -54,9 +54,9 @@ class Board extends Widget {
   }
 
   /** @param {Message} message */
-  receive({ type, refused, query }) {
-    if (type === "answered") this.refusal.textContent = refused ?? "";
-    if (type === "open") window.open(`./?${query}`, "_blank");
+  receive(message) {
+    super.receive(message);
+    if (message.type === "open") window.open(`./?${message.query}`, "_blank");
   }
 
   head() {

@@ -1,6 +1,5 @@
 // The bar of a workshop: the teacher's message, the step of the class, challenges, and a cover during a pause.
 
-/** @import { Message } from "../kit/types" */
 /** @import { Challenge, ClassBarModel } from "./types" */
 
 import { button } from "../kit/controls.js";
@@ -43,11 +42,6 @@ class ClassBar extends Widget {
   /** Let panes that the bar covers end above it. */
   reserveSpace() {
     document.documentElement.style.setProperty("--mw-class-height", `${this.bar.offsetHeight + 18}px`);
-  }
-
-  /** @param {Message} message */
-  receive({ type, refused }) {
-    if (type === "answered") this.refusal.textContent = refused ?? "";
   }
 
   draw() {

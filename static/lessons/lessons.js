@@ -1,7 +1,6 @@
 // The lesson pane: the list of lessons, or the open step of a lesson. Python checks the answers; it converts texts to
 // HTML from Markdown without raw HTML.
 
-/** @import { Message } from "../kit/types" */
 /** @import { Check, LessonEntry, LessonsModel, StepData, Verdict } from "./types" */
 
 import { button } from "../kit/controls.js";
@@ -63,11 +62,6 @@ class Lessons extends Widget {
         onclick: () => this.send("leave"),
       }),
     );
-  }
-
-  /** @param {Message} message */
-  receive({ type, refused }) {
-    if (type === "answered") this.refusal.textContent = refused ?? "";
   }
 
   focusWhenShown() {

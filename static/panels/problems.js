@@ -1,7 +1,6 @@
 // The list of problems, errors first, and the results of a search for a better order. A press on a problem focuses
 // its field; the buttons below a problem apply its fixes.
 
-/** @import { Message } from "../kit/types" */
 /** @import { ProblemLine, ProblemsModel } from "./types" */
 
 import { button } from "../kit/controls.js";
@@ -43,11 +42,6 @@ class Problems extends Widget {
     this.drawProblems();
     this.drawFindings();
     this.drawSearch();
-  }
-
-  /** @param {Message} message */
-  receive({ type, refused }) {
-    if (type === "answered") this.refusal.textContent = refused ?? "";
   }
 
   drawProblems() {

@@ -82,7 +82,7 @@ class RunTable extends Widget {
   /** @param {Message} message */
   receive(message) {
     if (message.type === "download") download(message.name, new Blob([message.content], { type: message.mime }));
-    if (message.type === "answered") this.refusal.textContent = message.refused ?? "";
+    super.receive(message);
   }
 
   // ── rows ──

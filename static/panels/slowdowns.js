@@ -1,6 +1,5 @@
 // Stragglers of a run with a button to simulate each, and a form that simulates slow devices, slow links and jitter.
 
-/** @import { Message } from "../kit/types" */
 /** @import { SlowdownFields, SlowdownsModel, Straggler } from "./types" */
 
 import { button } from "../kit/controls.js";
@@ -70,11 +69,6 @@ class Slowdowns extends Widget {
     this.drawStragglers();
     this.drawLinks();
     this.drawResult();
-  }
-
-  /** @param {Message} message */
-  receive({ type, refused }) {
-    if (type === "answered") this.refusal.textContent = refused ?? "";
   }
 
   simulate() {

@@ -1,6 +1,5 @@
 // Shared designs: the people who have the design open, its links, and the user's values that others have changed.
 
-/** @import { Message } from "../kit/types" */
 /** @import { ReplacedValue, SharedPerson, TogetherModel } from "./types" */
 
 import { button } from "../kit/controls.js";
@@ -54,11 +53,6 @@ class Together extends Widget {
   remove() {
     this.watch.disconnect();
     document.documentElement.style.removeProperty("--mw-people-width");
-  }
-
-  /** @param {Message} message */
-  receive({ type, refused }) {
-    if (type === "answered") this.refusal.textContent = refused ?? "";
   }
 
   // ── this tab among the people ──
