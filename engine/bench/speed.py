@@ -28,9 +28,11 @@ from meshwave.engine.bench.links import measure_links
 from meshwave.engine.bench.measuring import median_s, run_to_end, temporary_launcher
 from meshwave.engine.bench.resharding_planner import measure_planner
 from meshwave.engine.bench.simulation import measure_contention, measure_simulation
+from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.files import import_path
+from meshwave.engine.files import example, import_path
 from meshwave.engine.findings import Refusal, RunRefusal, unknown_member_params
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runtime.calibration.machine_profile import count_gpus
 from meshwave.engine.units import quantity
 
@@ -61,7 +63,6 @@ PAIRS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 def run_benchmarks(
     parts: Sequence[str],
     say: Say,
-    more: Mapping[str, Part] | None = None,
     only: Sequence[str] = (),
     out: Path | None = None,
     minutes: float | None = None,
@@ -71,7 +72,6 @@ def run_benchmarks(
     Args:
         parts: names of benchmarks; if empty, all except the long and the timed ones.
         say: function that reports progress.
-        more: additional benchmarks.
         only: for long benchmarks: words, one of which is in the name or group of each design to measure.
         out: for long benchmarks: the result file.
         minutes: for timed benchmarks: their duration.
@@ -79,13 +79,12 @@ def run_benchmarks(
     Raises:
         Refusal: a benchmark does not exist, or an option applies to none of them.
     """
-    default = {**PARTS, **(more or {})}
-    _check_options(parts, (*default, *LONG_PARTS, *TIMED_PARTS), bool(only or out), minutes)
+    _check_options(parts, (*PARTS, *LONG_PARTS, *TIMED_PARTS), bool(only or out), minutes)
     long = {name: partial(part, only, out, say) for name, part in LONG_PARTS.items()}
     timed = {name: partial(part, minutes or DEFAULT_MINUTES, say) for name, part in TIMED_PARTS.items()}
-    known: dict[str, Part] = {**default, **long, **timed}
+    known: dict[str, Part] = {**PARTS, **long, **timed}
     measured: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}}
-    for name in parts or default:
+    for name in parts or PARTS:
         part = known[name]
         say(f"{name}: {_summary_line(part)}")
         try:
@@ -144,8 +143,6 @@ def _format_figure(name: str, value: float) -> str:
 
 def measure_command() -> Figures:
     """Measure the wall time of a ``meshwave`` command."""
-    from meshwave.engine.files import example
-
     path = str(example("01-first-wave"))
     call = [sys.executable, "-m", "meshwave.engine.cli.main", "simulate", path, "--json"]
     environment = {**os.environ, "PYTHONPATH": import_path()}
@@ -158,10 +155,6 @@ def measure_command() -> Figures:
 
 def measure_edit() -> Figures:
     """Predict an edited design of 8 meshes and 32 microbatches, from the document to the numbers, without the page."""
-    from meshwave.engine.document import load_design, parse_design
-    from meshwave.engine.files import example
-    from meshwave.engine.predict.prediction import predict
-
     design = load_design(example("11-eight-by-32"))
 
     microbatches = iter(range(24, 48))  # a different design each time, so that no cache is used
@@ -177,9 +170,6 @@ def measure_edit() -> Figures:
 def measure_launch() -> Figures:
     """Launch and cancel a run of four processes, cold and warm."""
     from meshwave.engine.bench.launch_figures import measure_launch_times
-    from meshwave.engine.document import load_design, parse_design
-    from meshwave.engine.files import example
-    from meshwave.engine.predict.prediction import predict
 
     document = load_design(example("01-first-wave")).model_dump(mode="json")
     document["training"]["steps"] = 10_000
@@ -188,9 +178,6 @@ def measure_launch() -> Figures:
 
 def measure_recording() -> Figures:
     """Record every action of a training step; the time is also given as a share of the step time."""
-    from meshwave.engine.document import load_design, parse_design
-    from meshwave.engine.files import example
-    from meshwave.engine.predict.prediction import predict
     from meshwave.engine.runs.launchers import specify_run
     from meshwave.engine.runs.recording import Recorder
 

@@ -25,10 +25,6 @@ class ErrorStatistics(NamedTuple):
     worst: float
     bias: float  # median of the signed errors
 
-    def to_json(self) -> dict[str, float]:
-        """Return the statistics as a JSON object for ``--json``."""
-        return dict(self._asdict())
-
 
 def error_statistics(errors: Iterable[float]) -> ErrorStatistics | None:
     """Return the statistics of errors; None if there are none."""
@@ -47,10 +43,6 @@ class Ranking(NamedTuple):
     right: int  # pairs with correctly predicted order
     wrong: tuple[str, ...]  # one sentence for each other pair
     close: int  # pairs whose predictions are too close to count
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the order as a JSON object for ``--json``."""
-        return {**self._asdict(), "wrong": list(self.wrong)}
 
 
 def rank_pairs(results: Sequence[Result]) -> Ranking:
@@ -81,10 +73,10 @@ class Summary(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON object for ``--json``."""
         return {
-            "iteration": self.iteration.to_json() if self.iteration else None,
-            "ranking": self.ranking.to_json(),
-            "memory": self.memory.to_json() if self.memory else None,
-            "groups": {group: statistics.to_json() for group, statistics in self.groups.items()},
+            "iteration": self.iteration._asdict() if self.iteration else None,
+            "ranking": {**self.ranking._asdict(), "wrong": list(self.ranking.wrong)},
+            "memory": self.memory._asdict() if self.memory else None,
+            "groups": {group: statistics._asdict() for group, statistics in self.groups.items()},
         }
 
 
