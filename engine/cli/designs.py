@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwave.engine.cli.output import print_json, print_result, with_progress, write_output
 from meshwave.engine.errors import InputError, shorten
 from meshwave.engine.findings import DesignError, Problem, Refusal
+from meshwave.engine.units import format_energy, format_number, format_ranges, percent, percent_change, quantity
 
 if TYPE_CHECKING:
     from meshwave.engine.document import Design
@@ -158,8 +159,6 @@ def _expense_text(texts: Mapping[str, str]) -> str:
 
 def _evidence_lines(evidence: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield lines on the source of the constants of a prediction, and on similar published runs."""
-    from meshwave.engine.units import quantity
-
     if evidence is None:
         return
     yield f"constants      of {evidence['device']}, from published measurements"
@@ -170,8 +169,6 @@ def _evidence_lines(evidence: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
-    from meshwave.engine.units import format_energy, format_number, percent, quantity
-
     time = "s" if numbers["unit"] == "s" else ""
     lines = [
         f"iteration      {quantity(numbers['makespan_s'], time) if time else format(numbers['makespan_s'], 'g') + ' units'}",
@@ -223,8 +220,6 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
 
 def _device_memory_lines(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a table with the peak memory of a device by category, a line for each group of equal devices."""
-    from meshwave.engine.units import format_ranges, quantity
-
     titles = {kind: "workspace" if kind == "working" else kind for kind in groups[0]["memory_bytes"]}
     yield f"{'devices':<15}{''.join(f'{title:<13}' for title in titles.values())}meshes"
     for group in groups:
@@ -245,7 +240,6 @@ def compare(options: argparse.Namespace) -> int:
     """Print the metrics of designs side by side."""
     from meshwave.engine.document.differences import describe_differences
     from meshwave.engine.predict.prediction import predict
-    from meshwave.engine.units import percent, percent_change, quantity
 
     predictions = []
     for name in options.designs:

@@ -14,11 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from meshwave.engine.costs import estimate, layers_per_stage
+from meshwave.engine.costs.memory import peak_memory
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.presets import presets
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import MeshwaveError, unknown_word_hint
 from meshwave.engine.findings import Refusal
+from meshwave.engine.lowering.lower import lower
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 from meshwave.engine.units import quantity
 
@@ -177,10 +180,6 @@ def _run_training_benchmark(case: TrainingCase, cluster: ProcessCluster) -> Figu
 
 def _predicted_memory_bytes(design: Design) -> float:
     """Return the peak memory of one device that the cost model predicts."""
-    from meshwave.engine.costs import estimate
-    from meshwave.engine.costs.memory import peak_memory
-    from meshwave.engine.lowering.lower import lower
-
     program = lower(design)
     return float(peak_memory(program, estimate(design, program)).total_bytes[0])
 
@@ -258,8 +257,6 @@ def train_case(cluster: ProcessCluster, argument: Mapping[str, Any]) -> Figures:
     """Train one case and return its figures, or ``out_of_memory`` if the device has too little memory."""
     import torch
 
-    from meshwave.engine.costs import layers_per_stage
-    from meshwave.engine.lowering.lower import lower
     from meshwave.engine.runtime.calibration.collective_timing import process_device
     from meshwave.engine.runtime.communication.world import World
     from meshwave.engine.runtime.device.accelerator import device_backend
