@@ -50,13 +50,12 @@ from meshwave.engine.runtime.device.accelerator import is_accelerator, record_ev
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.memory import keep_freed_memory
 from meshwave.engine.runtime.device.streams import make_streams
-from meshwave.engine.runtime.execution import executor
+from meshwave.engine.runtime.execution import stages as local_stages
 from meshwave.engine.runtime.execution.data import Microbatch, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import OptimizerUpdate
 from meshwave.engine.runtime.models import Stage, build_stage
-from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred_gradients
 
 WARM_UP_STEPS = 2
 """Steps of each runtime before the first turn, including the steps that compare both."""
@@ -342,7 +341,7 @@ def _timed_computations(runtime: Runtime, timer: ProcessorTimer) -> Iterator[Non
             for name in ("forward", "forward_body")
         ),
         *((head, name, getattr(head, name)) for head in heads for name in ("logits", "loss")),
-        (executor, "compute_deferred_gradients", compute_deferred_gradients),
+        *((local_stages, name, getattr(local_stages, name)) for name in ("compute_deferred_gradients",)),
         (Variable, "_execution_engine", engine),
     ]
     for owner, name, function in wrapped:
