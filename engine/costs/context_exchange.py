@@ -57,7 +57,9 @@ class ContextCost:
         if self._load.context_exchange == "all_gather":
             return ContextCosts(*[self._gather(n * size)] * 2)
         works = operator.forward, operator.input_gradient
-        forward_s, backward_s = (work_seconds(work, self._cluster.device, self._load.kernels) / n for work in works)
+        forward_s, backward_s = (
+            work_seconds(work, self._cluster.device, self._load.kernels, operator.part) / n for work in works
+        )
         both = [(2 * size, backward_s)] * (n - 2)
         return ContextCosts(
             self._exposed_ring_part([(size, forward_s)] * (n - 1)),

@@ -87,7 +87,7 @@ def device_workload(design: Design, mesh: Mesh) -> Workload:
         recomputes=recomputes,
         overlaps_tensor_parallel=design.training.tensor_parallel_overlap,
         blocks_launches=design.training.blocking_launches,
-        replays_graphs=design.training.cuda_graphs,
+        graphs=design.training.cuda_graphs,
     )
     return replace(
         load,

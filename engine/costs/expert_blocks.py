@@ -211,10 +211,10 @@ def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links
     return ExpertBlock(
         operators=(
             *flops.attention_operators(load),
-            *before,
+            *(each._replace(part="router") for each in before),
             *_token_exchanges(load),
             operator,
-            *flops.shared_expert_operators(load, moe),
+            *(each._replace(part="router") for each in flops.shared_expert_operators(load, moe)),
             *after,
         ),
         forward_s=forward_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwave.engine.costs.operators import PLAIN_KERNELS, Kernel, Kernels, Operator, Work
 from meshwave.engine.document import Device
-from meshwave.engine.document.devices import FORMAT_RATES, DeviceKind, find_device_kind
+from meshwave.engine.document.devices import FORMAT_RATES, DeviceKind, GraphPart, find_device_kind
 from meshwave.engine.document.pipeline import RecomputedPart
 
 BACKWARD_SHARE = 0.88
@@ -23,15 +23,15 @@ LAST_OPERATORS = {"feed-forward out", "feed-forward residual", "shared experts o
 """Names of the operators of a layer whose output its backward does not need."""
 
 
-def work_seconds(work: Work, device: Device, kernels: Kernels = PLAIN_KERNELS) -> float:
+def work_seconds(work: Work, device: Device, kernels: Kernels = PLAIN_KERNELS, part: GraphPart | None = None) -> float:
     """Return the longer of compute and memory time in seconds (Williams, Waterman and Patterson, "Roofline", 2009).
 
     A device without constants reaches the fraction ``efficiency`` of its peak in all matrix products, whatever its
-    ``kernels``.
+    ``kernels`` and the ``part`` of a layer that the work belongs to.
     """
     kind = find_device_kind(device.name)
     if kind is not None:
-        return _kernel_seconds(work, device, kind, kernels)
+        return _kernel_seconds(work, device, kind, kernels, part)
     peak = device.peak_flops * FORMAT_RATES.get(work.kernel, 1.0)
     return max(work.flops / (peak * device.efficiency), work.bytes / device.memory_bandwidth)
 
@@ -52,14 +52,14 @@ def recomputed_share(operator: Operator, part: RecomputedPart | None) -> float:
     return 0.0
 
 
-def _kernel_seconds(work: Work, device: Device, kind: DeviceKind, kernels: Kernels) -> float:
+def _kernel_seconds(work: Work, device: Device, kind: DeviceKind, kernels: Kernels, part: GraphPart | None) -> float:
     """Return the seconds of work on a device with the constants of its kind.
 
     A matrix product takes a fixed time, plus the time of its FLOPs at the sustained rate. This describes measured
     products better than whole waves of tiles do.
     """
     constants = kind.constants
-    launched_s = constants.launched_kernel_s(replays_graphs=kernels.replays_graphs)
+    launched_s = constants.launched_kernel_s(kernels.graphs, part)
     fixed_s = launched_s + kind.blocking_launch_s * kernels.blocks_launches
     if work.kernel == "memory":
         share = constants.memory_efficiency if kernels.fuses_elementwise else constants.eager_memory_efficiency
@@ -69,7 +69,7 @@ def _kernel_seconds(work: Work, device: Device, kind: DeviceKind, kernels: Kerne
     seconds = work.flops * work.slowdown / (peak * _kernel_efficiency(work.kernel, kind, kernels))
     if work.kernel == "unfused-attention":
         return fixed_s + seconds + moved
-    return fixed_s + max(seconds, moved)
+    return fixed_s + max(seconds, moved) + work.cast_bytes / (device.memory_bandwidth * constants.memory_efficiency)
 
 
 def _kernel_efficiency(kernel: Kernel, kind: DeviceKind, kernels: Kernels) -> float:

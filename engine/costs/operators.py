@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.document.architecture import PLAIN, Architecture
-from meshwave.engine.document.devices import AttentionKernel
+from meshwave.engine.document.devices import CAST_BYTES, AttentionKernel, GraphPart, Graphs
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.pipeline import RecomputedPart
 from meshwave.engine.document.training import ContextExchange, Training
@@ -64,6 +64,7 @@ class Work(NamedTuple):
     bytes: float = 0.0
     kernel: Kernel = "memory"
     slowdown: float = 1.0  # of the FLOPs: below 1 if masked pairs are skipped, above 1 without tensor cores
+    cast_bytes: float = 0.0  # bytes that a cast to the number format of the product moves before it
 
 
 class Operator(NamedTuple):
@@ -84,6 +85,7 @@ class Operator(NamedTuple):
     forward_gathered: tuple[float, ...] = ()  # bytes of each tensor-parallel all-gather or reduce-scatter
     backward_gathered: tuple[float, ...] = ()
     context_bytes: float = 0.0  # bytes of keys and values that a device sends to its context-parallel group
+    part: GraphPart | None = None  # part of a layer that a CUDA graph of its own can launch
 
 
 class HeadWidths(NamedTuple):
@@ -110,8 +112,8 @@ class Kernels(NamedTuple):
     """True if gathers and scatters overlap with adjacent matrix products."""
     blocks_launches: bool = False
     """True if the host waits for each kernel before it launches the next one."""
-    replays_graphs: bool = False
-    """True if CUDA graphs launch all kernels."""
+    graphs: Graphs = "none"
+    """Kernels that CUDA graphs launch."""
 
 
 PLAIN_KERNELS = Kernels()
@@ -235,14 +237,15 @@ def product_operator(
     parameters = k * n + (n if bias else 0)
     kernel = kernel or load.kernels.linear
     once = Work(2 * m * k * n, item * (m * k + k * n + m * n), kernel)
+    cast = CAST_BYTES.get(kernel, 0.0)
     gathers_again = cut == "columns" and load.sequence_parallel and load.tp > 1
     kept = (load.residual_stream.tokens if cut == "columns" else m) * k * item * keeps_input
     if kernel == "fp8" and not gathers_again:
         kept = m * k * FLOAT8_BYTES + SCALE_BYTES
     operator = Operator(
         name,
-        forward=once,
-        input_gradient=once,
+        forward=once._replace(cast_bytes=m * k * cast * keeps_input),
+        input_gradient=once._replace(cast_bytes=m * n * cast),
         weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulation_bytes(k * n, load), kernel),
         parameters=parameters,
         copied=parameters,

@@ -224,7 +224,9 @@ class MeshPrices:
 
     def _operator_seconds(self, operator: Operator) -> Seconds:
         works = operator.forward, operator.input_gradient, operator.weight_gradient
-        forward, *backward = (work_seconds(work, self._cluster.device, self._load.kernels) for work in works)
+        forward, *backward = (
+            work_seconds(work, self._cluster.device, self._load.kernels, operator.part) for work in works
+        )
         share = recomputed_share(operator, self._load.kernels.recomputes)
         computed_again = forward * share
         computed = Seconds(

@@ -67,7 +67,7 @@ def attention_operators(load: Workload) -> tuple[Operator, ...]:
     """
     part, outputs = load.architecture.attention, load.head_widths.outputs
     projections = _projection_operators(load) if part.latent is None else _latent_projections(load, part.latent)
-    return (
+    found = (
         *_norm_operators("attention", load, "before"),
         *projections,
         attention_product(load),
@@ -75,6 +75,7 @@ def attention_operators(load: Workload) -> tuple[Operator, ...]:
         *_norm_operators("attention", load, "after"),
         residual_operator("attention residual", load.residual_stream),
     )
+    return tuple(operator._replace(part="attention") for operator in found)
 
 
 def _norm_operators(name: str, load: Workload, place: str) -> tuple[Operator, ...]:

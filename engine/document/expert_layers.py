@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import ceil, gcd
 from typing import TYPE_CHECKING, NamedTuple
 
-from meshwave.engine.document.devices import FORMAT_RATES
+from meshwave.engine.document.devices import CAST_BYTES, FORMAT_RATES
 from meshwave.engine.document.meshes import Mesh
 from meshwave.engine.document.model import Model
 from meshwave.engine.errors import InputError
@@ -197,7 +197,9 @@ def device_rates(design: Design) -> Rates:
         device.memory_bandwidth * constants.memory_efficiency,
         expert_flops=faster * share,
         tile_rows=TILE_ROWS,
-        kernel_s=constants.launched_kernel_s(replays_graphs=design.training.cuda_graphs),
+        kernel_s=constants.launched_kernel_s(design.training.cuda_graphs, None),
+        router_kernel_s=constants.launched_kernel_s(design.training.cuda_graphs, "router"),
+        cast_bytes=CAST_BYTES.get(precision, 0.0),
         eager_memory=device.memory_bandwidth * constants.eager_memory_efficiency,
     )
 

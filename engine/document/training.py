@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from meshwave.engine.document.devices import AttentionKernel
+from meshwave.engine.document.devices import AttentionKernel, Graphs
 from meshwave.engine.frozen import FileName, Part, Printable, nullable, option_labels
 
 MAX_STEPS = 10_000_000
@@ -133,9 +133,10 @@ class Training(Part):
     """With sharded parameters, the device waits for the collective of each weight matrix before it continues, so that
     computation hides none of them, as in ZeRO-3 of DeepSpeed 0.3. For devices with built-in performance constants,
     predictions add the time to copy the part of each device."""
-    cuda_graphs: bool = False
-    """Launch the kernels of a whole step from CUDA graphs, without the host. For devices with built-in performance
-    constants, predictions assume 2 µs instead of the usual fixed time of each kernel."""
+    cuda_graphs: Graphs = "none"
+    """Kernels that CUDA graphs launch instead of the host. router: those of the router and of shared experts. attention: those
+    of attention, too. step: all kernels of a step. For devices with built-in performance constants, predictions assume 2 µs
+    instead of the usual fixed time of each of these kernels."""
     attention_kernel: AttentionKernel = "default"
     """Attention kernel. default: the usual fused kernel, which keeps the scores on chip; runs let torch choose.
     FlashAttention-2 (arXiv:2307.08691), FlashAttention-3 (arXiv:2407.08608) and the attention of cuDNN differ in speed on

@@ -35,17 +35,24 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
     current = dict(document)
     for number in range(version, VERSION):
         current = UPGRADES[number](current)
-    return {**_name_attention_kernel(current), "format": FORMAT}
+    return {**_name_options(current), "format": FORMAT}
 
 
-def _name_attention_kernel(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document in which ``training.attention_kernel`` replaces the Boolean ``fused_attention``."""
+NAMED_OPTIONS = {
+    "fused_attention": ("attention_kernel", "unfused", "default"),
+    "cuda_graphs": ("cuda_graphs", "none", "step"),
+}
+"""Former Booleans of the training section: the key that replaces each, and the words for False and True."""
+
+
+def _name_options(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document in which words replace the former Booleans of the training section."""
     training = document.get("training")
-    if not isinstance(training, Mapping) or not isinstance(training.get("fused_attention"), bool):
+    if not isinstance(training, Mapping):
         return document
-    others = {key: value for key, value in training.items() if key != "fused_attention"}
-    kernel = "default" if training["fused_attention"] else "unfused"
-    return {**document, "training": {"attention_kernel": kernel, **others}}
+    former = [key for key in NAMED_OPTIONS if isinstance(training.get(key), bool)]
+    named = {key: words[training[old]] for old in former for key, *words in (NAMED_OPTIONS[old],)}
+    return {**document, "training": {**named, **{key: value for key, value in training.items() if key not in former}}}
 
 
 def _format_error(code: str, params: Mapping[str, Any], *fixes: Fix) -> DesignError:

@@ -40,8 +40,10 @@ class Rates(NamedTuple):
     )
     tile_rows: float = 0.0  # extra rows per expert that a matrix product computes to fill whole tiles
     kernel_s: float = 0.0  # fixed seconds per kernel
+    router_kernel_s: float = 0.0  # the same for the kernels of the gate
     eager_memory: float = np.inf  # bytes/s of separate elementwise kernels; infinite if they are not priced
     expert_flops: float | None = None  # FLOP/s of the products of experts; None if they are in the same number format
+    cast_bytes: float = 0.0  # bytes per element that casts of their inputs and gradients move
 
     @property
     def expert_rates(self) -> Rates:
@@ -203,7 +205,8 @@ def _cost_step(layer: Layer, links: Links, step: Step, computed: tuple[Floats, F
 def _compute_seconds(layer: Layer, rates: Rates, step: Step, *, backwards: bool = False) -> tuple[Floats, Floats]:
     """Return the seconds of a step's tensor (or its gradient) and of its weight gradients, each ``[devices]``."""
     seconds, weight_gradient_s = _step_seconds(layer, rates, step, backwards)
-    return seconds + KERNELS.get(step.op, 0) * rates.kernel_s, weight_gradient_s
+    kernel_s = rates.router_kernel_s if step.op == StepOp.GATE else rates.kernel_s
+    return seconds + KERNELS.get(step.op, 0) * kernel_s, weight_gradient_s
 
 
 KERNELS = {StepOp.GATE: 16, StepOp.ORDER: 4, StepOp.EXPERTS: 4, StepOp.RESTORE: 4}
@@ -266,6 +269,8 @@ def _expert_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> 
     touched = ACTIVATION_TENSORS[layer.matrices][backwards]
     tensor_s = rates.seconds(0 * rows, touched * rows * wide * item) + sum(each.seconds(rates) for each in products)
     tensor_s = tensor_s + _separate_elements(layer, step, backwards) * rows * item / rates.eager_memory
+    cast = inner + layer.hidden if backwards else layer.hidden + wide
+    tensor_s = tensor_s + rows * cast * rates.cast_bytes / rates.memory
     weight_gradient_s = np.sum([each.weight_gradient_s(rates) for each in products], axis=0) if backwards else 0 * rows
     return chunks * tensor_s, chunks * weight_gradient_s
 

@@ -6,12 +6,12 @@ Assumptions about what a row does not state, or a design cannot express, are lis
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from meshwave.engine.bench.published.runs import Run
 from meshwave.engine.document import Design
-from meshwave.engine.document.devices import AttentionKernel, DeviceKind, device_kinds
+from meshwave.engine.document.devices import AttentionKernel, DeviceKind, Graphs, device_kinds
 from meshwave.engine.document.loading import parse_design
 from meshwave.engine.findings import Refusal
 
@@ -74,14 +74,30 @@ WHOLE_GRAPHS = (
     r"Bridge 26\.0[68].*Qwen3_30B.*B300.*mxfp8",
 )
 """Patterns of runs with experts whose recipes launch a whole step from CUDA graphs and overlap exchanges."""
-GRAPHS = (
-    *WHOLE_GRAPHS,
-    r"full CG",  # stated in the notes of a row
-    r"Bridge (25\.11|26\.\d\d).*LLAMA3_8B.* G?B[23]00.*(bf16|fp8 current)",
-    r"Bridge 26\.0[24].*LLAMA3\.1_405B GB300.*nvfp4",
+GRAPHS: tuple[tuple[Graphs, tuple[str, ...]], ...] = (
+    (
+        "step",
+        (
+            *WHOLE_GRAPHS,
+            r"full CG",  # stated in the notes of a row
+            r"Bridge (25\.11|26\.\d\d).*LLAMA3_8B.* G?B[23]00.*(bf16|fp8 current)",
+            r"Bridge 26\.0[24].*LLAMA3\.1_405B GB300.*nvfp4",
+        ),
+    ),
+    (
+        "attention",
+        (
+            r"partial.(CG|cg)",  # stated in the notes of a row, or in its name
+            r"Bridge 26\.0[24].*(DeepSeekV3|Qwen3_235B).* GB[23]00.*mxfp8",
+            r"Bridge 26\.0[24].*Qwen3_30B.* B200.*mxfp8",
+            r"Bridge 26\.04.*DeepSeekV3.* B200.*mxfp8.*ep32",
+            r"Bridge (25\.11|26\.\d\d).*GPT OSS.* G?B300.*bf16",
+        ),
+    ),
+    ("router", (r"Bridge (25\.11|26\.0[24]).*Qwen3_30B.* (GB[23]00|B300).*mxfp8",)),
 )
-"""Patterns of all runs that launch a whole step from CUDA graphs: stated in their notes, or in the recipes of their release
-(``full_iteration``)."""
+"""Patterns of runs with CUDA graphs and the kernels that these launch: stated in their notes, or in the recipes of their
+release (``cuda_graph_impl`` and ``cuda_graph_scope``). The first match counts."""
 OVERLAPPED_EXCHANGES = (
     *WHOLE_GRAPHS,
     r"EP (A2A |all-to-all )?overlap",  # stated in the notes of a row
@@ -259,15 +275,15 @@ def _pipeline_section(run: Run) -> Json:
 
 def _schedule_section(run: Run, chunks: int) -> Json:
     """Return the schedule of a row and its options; Megatron overlaps exchanges with several chunks or a single rank only."""
-    described = _described_run(run)
-    overlaps = (chunks > 1 or run.pp == 1) and any(re.search(pattern, described) for pattern in OVERLAPPED_EXCHANGES)
+    overlaps = (chunks > 1 or run.pp == 1) and _matches(run, OVERLAPPED_EXCHANGES)
     if chunks > 1 or overlaps:
         return {"schedule": "interleaved-1f1b", "chunks": chunks, "slots": "fused" if overlaps else "single"}
     return {"schedule": "1f1b"}
 
 
-def _described_run(run: Run) -> str:
-    return f"{run.framework} {run.model} {run.device} {run.precision} ep{run.ep} {run.notes or ''}"
+def _matches(run: Run, patterns: Iterable[str]) -> bool:
+    described = f"{run.framework} {run.model} {run.device} {run.precision} ep{run.ep} {run.notes or ''} {run.id}"
+    return any(re.search(pattern, described) for pattern in patterns)
 
 
 def _recompute_setting(run: Run) -> str:
@@ -327,7 +343,7 @@ def _training_section(run: Run) -> Json:
         "bf16_gradients": bool(re.search(SHORT_GRADIENTS, f"{run.precision} {run.framework}")),
         "tensor_parallel_overlap": bool(re.search(OVERLAPPED, run.framework)) and run.sequence_parallel,
         "compile": not re.search(EAGER, f"{run.framework} {run.notes}"),
-        "cuda_graphs": any(re.search(pattern, _described_run(run)) for pattern in GRAPHS),
+        "cuda_graphs": next((graphs for graphs, patterns in GRAPHS if _matches(run, patterns)), "none"),
         "blocking_gathers": bool(re.search(BLOCKING_GATHERS, f"{run.framework} {run.schedule}")),
         "blocking_launches": bool(re.search(BLOCKING, run.framework)),
         "attention_kernel": _attention_kernel(run),

@@ -1,7 +1,8 @@
 """Fit of the constants of a device to published runs, and its cross-validation by source.
 
 ``python -m meshwave.engine.bench.published.fitting h100-sxm --write`` fits all runs on the devices of one file of
-``engine/document/devices``; with ``--cross-validate`` it leaves out one source at a time and predicts that source.
+``engine/document/devices``; ``--only`` names the constants to fit, and ``--cross-validate`` leaves out one source at a time
+and predicts that source.
 
 The simulated step time is approximated by a closed form, multiplied by the ratio of simulated time to closed form at
 the initial constants. The prior of each constant is a normal distribution of its logarithm, whose centre and relative
@@ -16,6 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -50,7 +52,7 @@ class Prior(NamedTuple):
 
 PRIORS = {
     "product_efficiency": Prior(0.70, 0.1, 0.4, 0.85),
-    "product_8bit_efficiency": Prior(0.58, 0.15, 0.3, 0.76),
+    "product_8bit_efficiency": Prior(0.66, 0.15, 0.3, 0.76),
     "attention_efficiency": Prior(0.55, 0.15, 0.25, 0.7),
     "eager_attention_efficiency": Prior(0.35, 0.15, 0.2, 0.6),
     "memory_efficiency": Prior(0.75, 0.12, 0.4, 0.93),
@@ -121,16 +123,23 @@ def published_runs(kinds: Sequence[str], file: Path | None) -> list[FittedRun]:
 
 
 def fit_parameters(
-    runs: Sequence[PricedRun], kinds: Sequence[str], start: Mapping[str, float], steps: int = 4
+    runs: Sequence[PricedRun],
+    kinds: Sequence[str],
+    start: Mapping[str, float],
+    steps: int = 4,
+    fixed: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, float]:
-    """Fit the constants to the runs by damped Gauss-Newton steps from ``start``, and return them by name."""
+    """Fit the constants to the runs by damped Gauss-Newton steps from ``start``, and return them by name.
+
+    The other constants keep their ``fixed`` values.
+    """
     priors = [PRIORS[name] for name in start]
     centre, width, lowest, highest = np.array(priors).T
     centre, lowest, highest = np.log(centre), np.log(lowest), np.log(highest)
     now = np.clip(np.log(list(start.values())), lowest, highest)
 
     def deviations(logs: Floats) -> Floats:
-        use_constants(kinds, dict(zip(start, np.exp(logs).tolist(), strict=True)))
+        use_constants(kinds, {**fixed, **dict(zip(start, np.exp(logs).tolist(), strict=True))})
         return np.log([run.ratio() for run in runs])
 
     def cost(found: Floats, logs: Floats) -> float:
@@ -186,6 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("files", nargs="+", help="names of files in engine/document/devices, without .json")
     parser.add_argument("--runs", type=Path, help="rows of training runs as JSON; default: those that Meshwave ships")
     parser.add_argument("--cross-validate", action="store_true", help="leave out one source at a time")
+    parser.add_argument("--only", nargs="+", choices=PRIORS, help="constants to fit; default: all")
     parser.add_argument("--write", action="store_true", help="write the constants into the files")
     options = parser.parse_args(arguments)
     folder = Path(str(resources.files(devices)))
@@ -198,7 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             worst = max(errors, key=abs)
             print(f"{source}: {len(errors)} runs, mean {np.abs(errors).mean():.1%}, worst {worst:+.1%}", flush=True)
         return
-    constants = {name: float(f"{value:.3g}") for name, value in fit_parameters(runs, kinds, start).items()}
+    free = {name: start[name] for name in options.only or start}
+    found = fit_parameters(runs, kinds, free, fixed=start)
+    constants = {**start, **{name: float(f"{value:.3g}") for name, value in found.items()}}
     print(json.dumps(constants, indent=2))
     for path, document in zip(paths, documents, strict=True) if options.write else ():
         path.write_text(json.dumps({**document, "constants": constants}, indent=2) + "\n")

@@ -18,6 +18,22 @@ GRAPH_KERNEL_S = 2e-6
 """Fixed seconds of a kernel that a CUDA graph launches: 1 to 3 µs, where a host takes 4 to 6 µs for each launch."""
 FORMAT_RATES = {"fp8": 2.0, "fp4": 4.0}
 """Peak FLOP/s of a number format, relative to 16 bits."""
+CAST_BYTES = {"fp8": 4.0, "fp4": 3.0}
+"""Bytes that the cast of an element to a number format moves: a read in 16 bits, and a copy for products of its rows and one
+for products of its columns."""
+Graphs = Annotated[
+    Literal["none", "router", "attention", "step"],
+    option_labels({"none": "None", "router": "Router", "attention": "Attention and router", "step": "Whole step"}),
+]
+GraphPart = Literal["router", "attention"]
+"""Part of a layer that a CUDA graph of its own can launch, with the norm before it; shared experts belong to the router."""
+GRAPH_PARTS: Mapping[Graphs, tuple[GraphPart, ...]] = {
+    "none": (),
+    "router": ("router",),
+    "attention": ("router", "attention"),
+    "step": (),
+}
+"""Parts of layers that CUDA graphs of parts launch."""
 AttentionKernel = Annotated[
     Literal["default", "flash_2", "flash_3", "cudnn", "unfused"],
     option_labels(
@@ -38,7 +54,7 @@ class Constants(Part):
     product_efficiency: Share
     """Fraction of the peak FLOP/s in large 16-bit matrix products."""
     product_8bit_efficiency: Share
-    """Fraction of the 8-bit peak FLOP/s in matrix products of linear layers, including their casts."""
+    """Fraction of the 8-bit peak FLOP/s in matrix products of linear layers, without their casts."""
     attention_efficiency: Share
     """Fraction of the 16-bit peak FLOP/s in the forward of an attention kernel made for the device, counting pairs
     inside the mask."""
@@ -65,9 +81,9 @@ class Constants(Part):
     of the block beside it for sharded weights and gradients, of the adjacent matrix products for overlapped tensor
     parallelism."""
 
-    def launched_kernel_s(self, *, replays_graphs: bool) -> float:
-        """Return the fixed seconds of a kernel that a CUDA graph or the host launches."""
-        return GRAPH_KERNEL_S if replays_graphs else self.kernel_s
+    def launched_kernel_s(self, graphs: Graphs, part: GraphPart | None) -> float:
+        """Return the fixed seconds of a kernel of a part of a layer: of one that a CUDA graph launches, or the host."""
+        return GRAPH_KERNEL_S if graphs == "step" or part in GRAPH_PARTS[graphs] else self.kernel_s
 
 
 class DeviceKind(Part):

@@ -99,13 +99,15 @@ def test_the_first_zero_3_of_deepspeed_waits_for_its_gathers():
 @pytest.mark.parametrize(
     ("change", "graphs"),
     [
-        ({"notes": "paged stash; full CG; HybridEP"}, True),
-        ({"notes": "partial CG"}, False),
-        ({"framework": "Megatron-Bridge 26.06", **RECIPE}, True),
-        ({"framework": "Megatron-Bridge 26.04", **RECIPE}, False),
+        ({"notes": "paged stash; full CG; HybridEP"}, "step"),
+        ({"notes": "partial CG"}, "attention"),
+        ({"framework": "Megatron-Bridge 26.06", **RECIPE}, "step"),
+        ({"framework": "Megatron-Bridge 26.04", **RECIPE}, "attention"),
+        ({"framework": "Megatron-Bridge 26.04", **RECIPE, "model": "Qwen3_30B_a3B"}, "router"),
+        ({"framework": "Megatron-Bridge 25.09", **RECIPE}, "none"),
     ],
 )
-def test_graphs_launch_whole_steps_in_runs_whose_notes_or_recipes_say_so(change, graphs):
+def test_graphs_launch_the_kernels_that_the_notes_or_the_recipe_of_a_run_name(change, graphs):
     assert published_design(parse_run({**ROW, **change})).design.training.cuda_graphs == graphs
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from meshwave.engine.costs.device_sizes import device_workload
+from meshwave.engine.costs.expert_blocks import expert_block
 from meshwave.engine.costs.kernels import END_OPERATORS, LAST_OPERATORS, work_seconds
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Kernels, Work
@@ -16,7 +17,8 @@ from meshwave.engine.costs.transformer_layers import (
 )
 from meshwave.engine.document import Cluster, Device, Link, parse_design
 from meshwave.engine.document.devices import GRAPH_KERNEL_S, device_kinds
-from meshwave.engine.document.expert_layers import device_rates
+from meshwave.engine.document.expert_layers import device_rates, mesh_links, price_expert_layer
+from meshwave.engine.experts import StepOp, price_expert_schedule
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 
@@ -79,7 +81,7 @@ def test_launches_that_block_add_a_fixed_time_to_each_kernel():
 
 def test_a_graph_launches_kernels_faster_than_a_host():
     work = Work(312e12, 1.0, "product")
-    saved = work_seconds(work, NAMED) - work_seconds(work, NAMED, Kernels(replays_graphs=True))
+    saved = work_seconds(work, NAMED) - work_seconds(work, NAMED, Kernels(graphs="step"))
 
     assert saved == pytest.approx(CONSTANTS.kernel_s - GRAPH_KERNEL_S)
 
@@ -88,9 +90,54 @@ def test_a_graph_also_launches_the_kernels_of_experts():
     document = json.loads(example("16-gpt2-moe").read_text())
     document["cluster"]["device"] = NAMED.model_dump()
     host = device_rates(parse_design(document)).kernel_s
-    document["training"]["cuda_graphs"] = True
+    document["training"]["cuda_graphs"] = "step"
 
     assert device_rates(parse_design(document)).kernel_s == GRAPH_KERNEL_S < host
+
+
+@pytest.mark.parametrize(("graphs", "parts"), [("router", {"router"}), ("attention", {"router", "attention"})])
+def test_graphs_of_parts_launch_the_kernels_of_these_parts_only(graphs, parts):
+    document = json.loads(example("16-gpt2-moe").read_text())
+    document["cluster"]["device"] = NAMED.model_dump()
+    document["training"]["cuda_graphs"] = graphs
+    design = parse_design(document)
+    load, rates = device_workload(design, design.meshes[0]), device_rates(design)
+    operators = expert_block(design, design.meshes[0], load).operators
+    fixed = {
+        each.name: work_seconds(each.forward, NAMED, load.kernels, each.part)
+        - work_seconds(each.forward, NAMED, Kernels(graphs="step"))
+        for each in operators
+        if each.forward.bytes
+    }
+
+    assert {each.part for each in operators} == {"attention", "router", None}
+    slower = CONSTANTS.kernel_s - GRAPH_KERNEL_S
+    assert fixed == pytest.approx(
+        {each.name: 0 if each.part in parts else slower for each in operators if each.name in fixed}
+    )
+    assert (rates.router_kernel_s, rates.kernel_s) == (GRAPH_KERNEL_S, CONSTANTS.kernel_s)
+
+
+def test_the_inputs_and_gradients_of_8_bit_products_are_cast_at_the_memory_bandwidth():
+    document = json.loads(example("16-gpt2-moe").read_text())
+    document["cluster"]["device"] = NAMED.model_dump()
+    document["training"]["linear_precision"] = "fp8"
+    design = parse_design(document)
+    load, hidden = device_workload(design, design.meshes[0]), design.model.hidden
+    (product,) = (each for each in layer_operators(load) if each.name == "feed-forward in")
+    wide, moved = load.ffn_hidden / load.tp, NAMED.memory_bandwidth * CONSTANTS.memory_efficiency
+
+    for work, width in ((product.forward, hidden), (product.input_gradient, wide), (product.weight_gradient, 0)):
+        casts = work_seconds(work, NAMED) - work_seconds(work._replace(cast_bytes=0.0), NAMED)
+        assert casts == pytest.approx((2 + 1 + 1) * load.tokens * width / moved)
+    priced = price_expert_layer(design, design.meshes[0])
+    (experts,) = (each for each in priced.forward if each.step.op == StepOp.EXPERTS)
+    rates = device_rates(design)._replace(cast_bytes=0.0)
+    plain = price_expert_schedule(priced.name, priced.layer, mesh_links(design, design.meshes[0]), rates)
+    (without,) = (each for each in plain.forward if each.step.op == StepOp.EXPERTS)
+    assert experts.compute_s - without.compute_s == pytest.approx(
+        priced.rows_per_device * 4 * (hidden + priced.layer.ffn_hidden) / moved
+    )
 
 
 def test_products_of_unfused_attention_use_tensor_cores_only_if_the_size_of_a_head_is_aligned():

@@ -38,7 +38,7 @@ def test_every_example_can_run(name: str) -> None:
             "fp8_products",
         ),
         (changed_design("training", linear_precision="fp4"), "training.linear_precision", "fp4_products"),
-        (changed_design("training", cuda_graphs=True), "training.cuda_graphs", "unsupported_training"),
+        (changed_design("training", cuda_graphs="step"), "training.cuda_graphs", "unsupported_training"),
     ],
     ids=["experts", "bytes", "bytes and a mask", "offload", "compiled fp8", "fp4", "graphs"],
 )

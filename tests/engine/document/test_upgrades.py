@@ -35,13 +35,15 @@ def test_each_version_is_upgraded_to_the_next(monkeypatch: pytest.MonkeyPatch) -
     assert (newer.code, newer.params) == ("newer_format", {"version": 4, "supported": 3})
 
 
-@pytest.mark.parametrize(("fused", "kernel"), [(True, "default"), (False, "unfused")])
-def test_fused_attention_of_older_documents_becomes_a_kernel(fused: bool, kernel: str) -> None:
+@pytest.mark.parametrize(("former", "kernel", "graphs"), [(True, "default", "step"), (False, "unfused", "none")])
+def test_booleans_of_older_documents_become_options(former: bool, kernel: str, graphs: str) -> None:
     old = document({"schedule": "gpipe", "microbatches": 1}, 1)
 
-    design = parse_design({**old, "training": {"fused_attention": fused, "steps": 7}})
+    training = parse_design(
+        {**old, "training": {"fused_attention": former, "cuda_graphs": former, "steps": 7}}
+    ).training
 
-    assert (design.training.attention_kernel, design.training.steps) == (kernel, 7)
+    assert (training.attention_kernel, training.cuda_graphs, training.steps) == (kernel, graphs, 7)
 
 
 def test_every_version_has_an_upgrade() -> None:
