@@ -7,7 +7,7 @@ import pytest
 
 from meshwave.engine.bench.published.command import compare_published_runs, error_rows, to_text
 from meshwave.engine.bench.published.designs import published_design, stage_layers
-from meshwave.engine.bench.published.fitting import use_constants
+from meshwave.engine.bench.published.fitting import fit_parameters, use_constants
 from meshwave.engine.bench.published.left_out import left_out_errors, linearize
 from meshwave.engine.bench.published.page import LARGE_ERROR, error_reason, markdown_page
 from meshwave.engine.bench.published.predictions import predict_runs, to_json
@@ -282,6 +282,19 @@ def test_a_source_is_left_out_of_the_fit_that_predicts_it():
 
     assert errors.keys() == {"one-1", "other-1"}
     assert abs(errors["one-1"]) < 0.1 < 7 / 6 - 1, "the run of the other source corrects the constant"
+
+
+def test_a_fit_of_one_constant_keeps_the_others():
+    kinds = ["A100-SXM4-80GB"]
+    fixed = {**device_kinds()[kinds[0]].constants.model_dump(), "overlap": 0.5}
+    try:
+        found = fit_parameters([PowerLaw("one", 1.0)] * 9, kinds, {"product_efficiency": 0.6}, fixed=fixed)
+        used = find_device_kind(kinds[0]).constants.model_dump()
+    finally:
+        replace_device_kinds({})
+
+    assert found.keys() == {"product_efficiency"} and found["product_efficiency"] > 0.6
+    assert used == {**fixed, "product_efficiency": used["product_efficiency"]}
 
 
 def distinct_rows(rows):
