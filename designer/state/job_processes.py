@@ -80,7 +80,7 @@ class JobProcess:
         self._process = _processes.Process(target=_serve, args=(there,), daemon=True)
         with there, _blocked_interrupts():
             self._process.start()
-        self._is_killed = False
+        self._is_killed = self._is_busy = False
         self._expiry: threading.Timer | None = None
 
     @property
@@ -99,9 +99,15 @@ class JobProcess:
         arrays, path = _shared_file()
         with arrays:
             self._connection.send((path, os.environ.get("MESHWAVE_HOME"), work))
-            update = None
-            while not isinstance(update, Done | Failed):
-                yield (update := _receive_update(self._connection, arrays))
+            self._is_busy = True
+            while self._is_busy:
+                try:
+                    update = _receive_update(self._connection, arrays)
+                except (EOFError, OSError):
+                    self._is_busy = False
+                    raise
+                self._is_busy = not isinstance(update, Done | Failed)
+                yield update
 
     def kill(self) -> None:
         """Kill the process."""
@@ -109,7 +115,9 @@ class JobProcess:
         self._process.kill()
 
     def end(self) -> int:
-        """End the process if it waits for a function, and return its exit status when it has ended."""
+        """End the process, and return its exit status when it has ended."""
+        if self._is_busy:
+            self.kill()
         self._connection.close()
         self._process.join()
         status: int = self._process.exitcode
@@ -119,7 +127,8 @@ class JobProcess:
         """Let the process wait for the next function if no other one does; otherwise end it."""
         global _idle
         with _idle_lock:
-            if _idle is None and not self._is_killed and self._process.is_alive():
+            is_usable = not self._is_killed and not self._is_busy and self._process.is_alive()
+            if _idle is None and is_usable:
                 _idle = self
                 self._expiry = threading.Timer(IDLE_S, self._expire)
                 self._expiry.daemon = True
@@ -182,9 +191,11 @@ def _serve(connection: Connection) -> None:
             return
         os.environ.pop("MESHWAVE_HOME", None)
         os.environ.update({"MESHWAVE_HOME": home} if home is not None else {})
-        with arrays, _Channel(connection, arrays) as channel, report_progress_to(channel.watch):
-            channel.send(_run_work(work, channel))
-        del work
+        with arrays:
+            with _Channel(connection, arrays) as channel, report_progress_to(channel.watch):
+                update = _run_work(work, channel)
+            channel.send(update)  # after its last progress
+        del work, channel, update  # frees their memory
 
 
 def _end_with_server() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -87,3 +88,8 @@ def write_errors_to(path: Path) -> Iterator[int]:
     """Yield numbers from a process whose errors are written to a file."""
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), 2)
     yield from range(3)
+
+
+def endless_numbers() -> Iterator[int]:
+    """Yield numbers without an end."""
+    yield from itertools.count()

@@ -17,7 +17,7 @@ from bokeh.document import Document
 
 from meshwave.designer.state import job_processes, predictions
 from meshwave.designer.state.design_session import Session, progress_text
-from meshwave.designer.state.job_processes import Done, JobProcess
+from meshwave.designer.state.job_processes import Done, JobProcess, PartialResult
 from meshwave.designer.state.jobs import Job, page_callback_scheduler, run_now
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.views.problems import Problems
@@ -199,6 +199,16 @@ def test_an_idle_process_ends_after_a_while_and_others_at_once(monkeypatch: pyte
 
     assert is_gone(pids[1])
     assert len(set(pids)) == 2
+
+
+def test_a_process_that_still_computes_is_not_kept() -> None:
+    process = JobProcess()
+    updates = process.updates(held.endless_numbers)
+    assert next(updates) == PartialResult(0)
+
+    process.keep()
+
+    assert is_gone(process.pid)
 
 
 def test_a_killed_idle_process_is_replaced() -> None:
