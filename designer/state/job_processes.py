@@ -7,6 +7,7 @@ imported :mod:`meshwave.designer.pages.warm_up`.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import multiprocessing
 import os
@@ -182,6 +183,7 @@ def _blocked_interrupts() -> Iterator[None]:
 
 def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it cannot be blocked
+    gc.freeze()  # collections then neither visit nor copy what the process shares with the one from which it is forked
     threading.Thread(target=_end_with_server, daemon=True).start()
     while True:
         try:
@@ -195,7 +197,8 @@ def _serve(connection: Connection) -> None:
             with _Channel(connection, arrays) as channel, report_progress_to(channel.watch):
                 update = _run_work(work, channel)
             channel.send(update)  # after its last progress
-        del work, channel, update  # frees their memory
+        del work, channel, update
+        gc.collect()
 
 
 def _end_with_server() -> None:

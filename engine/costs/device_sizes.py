@@ -291,7 +291,7 @@ def _block_stage_sizes(model: BlockModel, program: Program, layers: Sequence[int
     return sizes_of_stage
 
 
-@lru_cache(maxsize=8)  # determined by the program alone: numbers of the design do not matter
+@lru_cache(maxsize=4)  # determined by the program alone: numbers of the design do not matter
 def _buffered_units(program: Program) -> Floats:
     """Return the number of message units that a device of each rank buffers at once, ``[ranks]``.
 

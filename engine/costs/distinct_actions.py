@@ -43,7 +43,7 @@ class Kinds:
         return len(self.op)
 
 
-@lru_cache(maxsize=8)  # a program is priced again whenever a number of its design changes
+@lru_cache(maxsize=4)  # a program is priced again whenever a number of its design changes
 def distinct_kinds(program: Program) -> Kinds:
     """Return the distinct actions of a program."""
     code = _kind_numbers(program)

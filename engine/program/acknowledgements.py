@@ -25,7 +25,7 @@ def find_messages(program: Columns) -> Messages:
     return Messages(*(np.concatenate((*each, more)) for each, more in zip(columns, skipping, strict=True)))
 
 
-@lru_cache(maxsize=8)  # keyed by the program, since message sizes have no effect
+@lru_cache(maxsize=4)  # keyed by the program, since message sizes have no effect
 def find_acknowledgements(program: Columns) -> tuple[Messages, Rows]:
     """Return all messages, and for each message the index of the first message that acknowledges it, ``[messages]``.
 
