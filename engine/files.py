@@ -1,7 +1,5 @@
 """Files of Meshwave, folders of the user, and atomic reading and writing of files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Properties of this machine: its processor, memory and GPUs."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

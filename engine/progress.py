@@ -1,7 +1,5 @@
 """Progress of long computations: reported by the computing code, received by the waiting caller."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

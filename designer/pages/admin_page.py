@@ -1,7 +1,5 @@
 """The administration page: people, runs, computations and the load of the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers of the page's timeline: pinned designs, the open design, and the run overlaid on it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

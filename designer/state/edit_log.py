@@ -1,7 +1,5 @@
 """The log of a design's edits on disk: undo and redo after a reload, and named versions."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Launches from the page: the launch targets that a tab offers, and which runs it may start and cancel."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading

@@ -3,8 +3,6 @@
 The result of each run is a line of a file, so that a measurement can be continued later.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

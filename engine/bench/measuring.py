@@ -1,7 +1,5 @@
 """Helper functions of benchmarks: median times, and runs in temporary folders."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Benchmarks of lowering and simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from meshwave.engine.bench.measuring import median_s

@@ -1,7 +1,5 @@
 """``meshwave calibrate``: measure this machine and save the costs as a profile."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The parser of the command ``meshwave``."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

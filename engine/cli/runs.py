@@ -1,7 +1,5 @@
 """``meshwave runs list | show | follow | resume | ...``: manage runs."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Building blocks of the parsers of commands."""
 
-from __future__ import annotations
-
 import argparse
 from pkgutil import resolve_name
 from typing import Any

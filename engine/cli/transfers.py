@@ -1,7 +1,5 @@
 """``meshwave reshard``: comparison of plans for a transfer between two meshes."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any

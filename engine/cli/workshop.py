@@ -1,7 +1,5 @@
 """Command ``workshop``: serve a course to a class, print its results, or reset it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

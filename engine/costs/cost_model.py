@@ -1,7 +1,5 @@
 """Cost models, which assign seconds and bytes to every row of a program."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Parts of a stage in the order of its forward: embedding, layers or blocks, head and loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple

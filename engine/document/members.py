@@ -1,7 +1,5 @@
 """Document sections that are members of a registry."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_

@@ -1,7 +1,5 @@
 """Problems of a valid design that this version can plan and predict, but cannot run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import gcd, lcm
 

@@ -1,7 +1,5 @@
 """Plain expert parallelism: experts distributed over the data-parallel devices (GShard, arXiv:2006.16668)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Escaping of text for XML and HTML."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,7 +1,5 @@
 """Tensor names in Hugging Face checkpoints by model type."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Glossary of the documentation, to whose terms lessons link."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Parts of a lesson: front matter, designs, and steps with checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

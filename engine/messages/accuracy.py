@@ -1,7 +1,5 @@
 """Messages about the main cause of a prediction error."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

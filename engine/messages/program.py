@@ -1,7 +1,5 @@
 """Messages about actions, programs and orders drawn by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

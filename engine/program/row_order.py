@@ -1,7 +1,5 @@
 """Sorting of rows by several columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Failed attempts of a run that restarts from its newest checkpoint."""
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """SQLite file of the run database, which several processes may share."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """Cases on emulated hosts, whose links the kernel shares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parm (arXiv:2407.00599): expert layers and their schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

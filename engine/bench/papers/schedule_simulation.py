@@ -1,7 +1,5 @@
 """Simulation of schedules with the costs of a paper."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

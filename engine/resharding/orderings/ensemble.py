@@ -1,7 +1,5 @@
 """Ensemble: the best result of several other orderings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Naive: the first owner of each slice sends it, in task order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Randomized: the best of many randomized greedy orders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 

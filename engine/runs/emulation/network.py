@@ -11,8 +11,6 @@ of them, has ended.
 is missing.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

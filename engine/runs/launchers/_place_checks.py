@@ -1,7 +1,5 @@
 """Checks of the active and queued runs of all places, such as this machine and each cluster."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

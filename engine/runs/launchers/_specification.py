@@ -1,7 +1,5 @@
 """Complete specification of a run, including its links and the time-dilation factor of a dry run."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Launchers that follow each run in a thread of the process that launched it."""
 
-from __future__ import annotations
-
 import threading
 from abc import abstractmethod
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Peak memory of each process of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Communication between accelerators with the backend of the device, such as NCCL."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import takewhile

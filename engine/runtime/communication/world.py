@@ -1,7 +1,5 @@
 """Joining the processes of a run, and the choice of device and backend."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

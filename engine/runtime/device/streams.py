@@ -1,7 +1,5 @@
 """Execution of two computations at once: on two streams of an accelerator, or in turns on a CPU."""
 
-from __future__ import annotations
-
 import os
 
 import torch

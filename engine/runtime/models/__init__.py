@@ -1,7 +1,5 @@
 """Models built with torch, stage by stage: the torch part of each model family."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

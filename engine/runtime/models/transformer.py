@@ -1,7 +1,5 @@
 """Transformer language model in separate parts, so that a process builds only its own stages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Matrix products of several experts with equally many rows each: in the dtype of the weights, or in fp8."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """RMS norm whose weight gradient can be deferred (Zhang and Sennrich, arXiv:1910.07467)."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

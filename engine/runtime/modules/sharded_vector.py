@@ -1,7 +1,5 @@
 """Learned vector, such as a number per head, whose gradient can be deferred."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

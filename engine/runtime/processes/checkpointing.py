@@ -1,7 +1,5 @@
 """Schedule of a run's checkpoints, and the output of its weights at the end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -3,8 +3,6 @@
 It reads the options from ``calibration.json`` and writes ``profile.json``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

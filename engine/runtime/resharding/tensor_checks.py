@@ -1,7 +1,5 @@
 """Checks of the tensors that a process passes to a transfer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
