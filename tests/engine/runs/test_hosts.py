@@ -343,16 +343,16 @@ def processes_inside(run: Run, seen: set[int]) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["a rank", "the warm process", "nothing"])
 def test_no_process_remains_after_any_process_is_killed(
-    launcher: LocalLauncher, left_as_found: set[int], what: str
+    own_launcher: LocalLauncher, left_as_found: set[int], what: str
 ) -> None:
-    run = submit(launcher, draw("sleep"), options=options_on(2))
+    run = submit(own_launcher, draw("sleep"), options=options_on(2))
     processes_inside(run, left_as_found)
     bundle, links = read_bundle(run.folder), read_topology(run.folder)
     assert links == hosts.host_topology(bundle.design, bundle.drawn, bundle.options), (
         "it is predicted for what was shaped"
     )
     assert bundle.design.cluster.inter_node.bandwidth == 1e7 < bundle.drawn.cluster.inter_node.bandwidth
-    warm_process = launcher._warm_process
+    warm_process = own_launcher._warm_process
     assert warm_process is not None
 
     if what == "nothing":
