@@ -1,5 +1,7 @@
 """The designer in a notebook cell."""
 
+from __future__ import annotations
+
 import atexit
 import json
 from functools import cache

@@ -1,5 +1,7 @@
 """Parsing of amounts with units, such as 50 us, 80 GB or 10 Gbit/s."""
 
+from __future__ import annotations
+
 import math
 import re
 from decimal import Decimal

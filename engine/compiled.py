@@ -4,6 +4,8 @@ Such a module contains only loops over lists and arrays that its callers allocat
 takes seconds, once for each installation: numba caches the result next to the source or in the user's cache folder.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import sys
 import threading

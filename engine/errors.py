@@ -1,5 +1,7 @@
 """Errors, and escaping of text for printing."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches

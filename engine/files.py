@@ -1,5 +1,7 @@
 """Files of Meshwave, folders of the user, and atomic reading and writing of files."""
 
+from __future__ import annotations
+
 import errno
 import os
 import secrets

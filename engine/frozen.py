@@ -1,5 +1,7 @@
 """Base class of all parts of a document: immutable, with exact types and without unknown keys."""
 
+from __future__ import annotations
+
 import ast
 import re
 from collections.abc import Mapping

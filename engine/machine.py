@@ -1,5 +1,7 @@
 """Properties of this machine: its processor, memory and GPUs."""
 
+from __future__ import annotations
+
 import os
 import platform
 import re

@@ -1,5 +1,7 @@
 """Progress of long computations: reported by the computing code, received by the waiting caller."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

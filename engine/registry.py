@@ -1,5 +1,7 @@
 """Registries: packages whose modules each register a member under a name."""
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping

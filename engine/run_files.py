@@ -4,6 +4,8 @@ The processes of a run write these files, which may have been changed or damaged
 values or raises :class:`RunFolderError`.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re

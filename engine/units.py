@@ -1,5 +1,7 @@
 """Formatting of amounts with units, such as 3.2 ms, 41.5 GB or 120 k tokens/s."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal

@@ -3,6 +3,8 @@
 The names in ``__all__`` are the public Python API; the code is in ``meshwave.engine`` and ``meshwave.designer``.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

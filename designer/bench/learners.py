@@ -5,6 +5,8 @@ answers every question of a lesson first incorrectly and then correctly, edits a
 run in the queue of the class.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections import defaultdict

@@ -1,5 +1,7 @@
 """Benchmark of the page in a real browser (``meshwave bench page``)."""
 
+from __future__ import annotations
+
 import os
 import statistics
 import tempfile

@@ -1,5 +1,7 @@
 """A client of the page without a browser, for benchmarks and tests. It opens, edits and leaves over a websocket."""
 
+from __future__ import annotations
+
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -4,6 +4,8 @@ The server is a process of its own, and the pages are websocket clients in this 
 read from ``/metrics``.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence

@@ -1,5 +1,7 @@
 """The cluster on which meshes are drawn; the Python side of ``static/cluster/cluster.js``."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType

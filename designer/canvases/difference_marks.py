@@ -1,5 +1,7 @@
 """Marks on the canvases at the differences of the open design from the pinned design."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,5 +1,7 @@
 """The settings of the experts as controls of the expert canvas."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from math import gcd
 from typing import Any

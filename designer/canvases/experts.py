@@ -1,5 +1,7 @@
 """Experts on the devices of a mesh; the Python side of ``static/experts/experts.js``."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any

@@ -1,5 +1,7 @@
 """The widget of the transfer lab: both shardings of a tensor, its unit tasks and the timeline of the links."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

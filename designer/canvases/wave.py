@@ -1,5 +1,7 @@
 """The wave canvas: the stages on the meshes; the Python side of ``static/wave/wave.js``."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin

@@ -1,5 +1,7 @@
 """The skip connections of a model on the wave canvas: their stages, tensors and messages."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

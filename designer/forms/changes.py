@@ -1,5 +1,7 @@
 """Edits of the document for inputs of the form."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The form widget: all settings of the open design, with their problems."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Access to the JSON Schema of a design: sections, unions, and the input for each kind of value."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal

@@ -1,5 +1,7 @@
 """Labels and values of the form: formatted as text, and parsed from text."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable, Mapping

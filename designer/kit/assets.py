@@ -1,5 +1,7 @@
 """Files of ``static/`` for the browser: style sheets as text, modules, languages and fonts as URLs."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """Base classes of the widgets, which draw plain data and turn gestures of the user into edits."""
 
+from __future__ import annotations
+
 import json
 import time
 import traceback

@@ -1,5 +1,7 @@
 """Labels of the categories of memory."""
 
+from __future__ import annotations
+
 LABELS = {"working": "workspace"}
 """Labels that differ from the names of the categories."""
 

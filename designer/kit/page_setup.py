@@ -1,5 +1,7 @@
 """Set-up shared by all pages of the designer."""
 
+from __future__ import annotations
+
 import panel as pn
 from bokeh.document import Document
 

@@ -1,5 +1,7 @@
 """Commands of the page: one list for the keyboard help, the command palette and the context menus of the canvases."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 

@@ -1,5 +1,7 @@
 """Traffic between devices as plain data for ``static/kit/traffic.js``."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from meshwave.engine.traffic import Traffic

@@ -1,5 +1,7 @@
 """The teacher's board of a workshop: who has joined, at which step everybody is, and the leaderboards."""
 
+from __future__ import annotations
+
 import io
 import time
 from collections.abc import Callable

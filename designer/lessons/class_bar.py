@@ -1,5 +1,7 @@
 """The bar of a workshop over a learner's page: the teacher's message, the step of the class, and the challenges."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import param

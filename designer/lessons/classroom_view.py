@@ -1,5 +1,7 @@
 """Data of a workshop for the pages of learners and the board of the teacher."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """The lesson pane: the list of lessons, and the open step of one."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache

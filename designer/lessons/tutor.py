@@ -1,5 +1,7 @@
 """The lesson of a tab: steps, answers, hints and the learner's progress."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field

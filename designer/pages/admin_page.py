@@ -1,5 +1,7 @@
 """The administration page: people, runs, computations and the load of the machine."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 

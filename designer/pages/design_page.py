@@ -1,5 +1,7 @@
 """The page of a design: the design that its link opens, and its life in a tab."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import suppress
 

@@ -1,5 +1,7 @@
 """The widgets of a design's page, their places, and the connections between them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

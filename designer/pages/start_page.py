@@ -1,5 +1,7 @@
 """The start page: new designs, the library, runs, examples and lessons."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any

@@ -1,5 +1,7 @@
 """The content of the page's timeline: the open design, the inside of one of its blocks, or a run of another design."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from operator import is_
 from typing import Any

@@ -1,5 +1,7 @@
 """Layers of the page's timeline: pinned designs, the open design, and the run overlaid on it."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Pages of the transfer lab: the transfer of a boundary as an overlay, and the lab as a page of its own."""
 
+from __future__ import annotations
+
 import json
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Calibration of this machine in a thread of the server: one at a time, with progress and cancellation."""
 
+from __future__ import annotations
+
 import threading
 import traceback
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Calls in threads of their own, for functions that may wait for a cluster."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,5 +1,7 @@
 """Comments on a design, its meshes, blocks, runs and timeline, stored next to the document in the library."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Callable

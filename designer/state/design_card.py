@@ -1,5 +1,7 @@
 """Cards of designs on the start page: name, schedule, step time and a picture of the timeline."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from meshwave.designer.state.schedule_pictures import schedule_picture

@@ -1,5 +1,7 @@
 """Edits of the pipeline section: layers per stage, choice of a schedule, and a hand-drawn order."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

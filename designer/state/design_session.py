@@ -1,5 +1,7 @@
 """State of a design page: the design, its prediction and problems, pins, and undo."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 

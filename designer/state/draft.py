@@ -1,5 +1,7 @@
 """The design of the library that one tab edits."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

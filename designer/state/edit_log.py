@@ -1,5 +1,7 @@
 """The log of a design's edits on disk: undo and redo after a reload, and named versions."""
 
+from __future__ import annotations
+
 import json
 import os
 import time

@@ -4,6 +4,8 @@
 are the devices of each place.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

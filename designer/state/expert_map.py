@@ -1,5 +1,7 @@
 """The map of many expert layers: the fastest schedule of each, and its speedup over the second fastest."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

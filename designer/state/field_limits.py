@@ -1,5 +1,7 @@
 """Limits of the fields of a document, and names that are within them."""
 
+from __future__ import annotations
+
 from pydantic import BaseModel
 
 from meshwave.engine.document import Mesh

@@ -1,5 +1,7 @@
 """Files opened and exported in the browser; large ones are read and written by jobs."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Processing of the files that a page opens or exports, one file at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar

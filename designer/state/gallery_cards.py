@@ -1,5 +1,7 @@
 """Cards of the gallery: every schedule for a design, predicted and drawn."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Launches from the page: the launch targets that a tab offers, and which runs it may start and cancel."""
 
+from __future__ import annotations
+
 import logging
 import sqlite3
 import threading

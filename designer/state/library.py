@@ -1,5 +1,7 @@
 """The user's library: a folder per design with its history, its card, and the run and lesson that its tab shows."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

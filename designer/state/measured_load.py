@@ -1,5 +1,7 @@
 """Expert loads measured by earlier runs of a model, for selection on the expert canvas."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple

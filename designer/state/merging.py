@@ -1,5 +1,7 @@
 """Merging of the edits of several people into one design."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 

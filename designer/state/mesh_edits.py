@@ -5,6 +5,8 @@ Functions take and return sections of the document as JSON has them (``{"name", 
 raises a :class:`~meshwave.engine.findings.Refusal`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, permutations
 from math import gcd

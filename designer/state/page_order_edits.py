@@ -1,5 +1,7 @@
 """Edits of an order that the page requests, applied to the program."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

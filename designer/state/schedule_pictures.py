@@ -1,5 +1,7 @@
 """Small pictures of steps, as data for the page."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any

@@ -1,5 +1,7 @@
 """Shared designs, which several people edit together, and the keys of their links."""
 
+from __future__ import annotations
+
 import json
 import secrets
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Drawing of one plan of a transfer: the tensor and its slices, both meshes, and the timeline of the links."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Edits of a transfer document: the text of a field, the shape of tensor or mesh, the mesh axes of a dim."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from copy import deepcopy
 from math import prod

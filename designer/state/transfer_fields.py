@@ -1,5 +1,7 @@
 """Fields of the transfer form: how each value of the document is parsed from text and formatted as text."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby

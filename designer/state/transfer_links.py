@@ -1,5 +1,7 @@
 """Links and files that contain a transfer document, and the predefined transfers."""
 
+from __future__ import annotations
+
 import json
 from base64 import b64decode, urlsafe_b64encode
 from math import prod

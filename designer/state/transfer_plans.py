@@ -1,5 +1,7 @@
 """Functions that jobs run for the transfer lab: plan one transfer, and compare all strategies and orderings."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from math import prod

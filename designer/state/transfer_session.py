@@ -1,5 +1,7 @@
 """State of the transfer lab: the document, its plan, and undo."""
 
+from __future__ import annotations
+
 import json
 from functools import partial
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Comparison of up to four designs side by side: their numbers and differences."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The tab with the form of the open design."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from meshwave.designer.forms import Form

@@ -1,5 +1,7 @@
 """The Error breakdown tab: causes of the difference between the measured and the predicted step."""
 
+from __future__ import annotations
+
 from typing import Any, ClassVar
 
 import param

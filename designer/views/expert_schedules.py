@@ -1,5 +1,7 @@
 """The schedules of the expert layer side by side."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Marks on the canvases for meshes and blocks that other people have selected or that have comments."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

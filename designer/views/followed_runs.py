@@ -1,5 +1,7 @@
 """The runs that a page follows: the shown run, the run in progress, and the runs that are compared with the shown one."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple

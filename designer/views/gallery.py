@@ -4,6 +4,8 @@ Predicting the schedules takes many seconds for large designs, so a job predicts
 as it arrives.
 """
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

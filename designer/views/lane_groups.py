@@ -1,5 +1,7 @@
 """Groups of the lanes of a timeline: the group of each lane by node, rank, stages or kind of lane."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

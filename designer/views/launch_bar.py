@@ -1,5 +1,7 @@
 """The launch buttons; the Python side of ``static/panels/launch.js``."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial

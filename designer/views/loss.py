@@ -1,5 +1,7 @@
 """The Loss tab: loss and step time of the shown run, and of the runs that are compared with it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 

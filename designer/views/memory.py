@@ -1,5 +1,7 @@
 """The Memory tab: predicted peak memory of every device by category, and the measured memory of each mesh."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 

@@ -1,5 +1,7 @@
 """Notes on times and areas of the timeline: comments on the design that the timeline shows."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The numbers of the predicted step, with their changes against the pinned design."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 

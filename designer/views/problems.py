@@ -1,5 +1,7 @@
 """Problems of the open design, and the search for a better order."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 

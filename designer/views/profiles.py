@@ -1,5 +1,7 @@
 """Calibration profiles: stored profiles, their measurements with fitted lines, and the calibration of this machine."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict

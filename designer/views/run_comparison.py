@@ -1,5 +1,7 @@
 """The comparison of a run with its prediction, and the prediction errors of a design's runs, as the page shows them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import Any
 

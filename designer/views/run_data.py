@@ -1,5 +1,7 @@
 """Data of a run on the page, read from its folder as it grows."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

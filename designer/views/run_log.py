@@ -1,5 +1,7 @@
 """The Log tab: the log lines of each process of the shown run; the Python side of ``static/panels/run_log.js``."""
 
+from __future__ import annotations
+
 from typing import Any, ClassVar
 
 import param

@@ -1,5 +1,7 @@
 """The Runs tab: all runs in a table; the Python side of ``static/panels/run_table.js``."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import tempfile

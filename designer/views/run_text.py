@@ -1,5 +1,7 @@
 """Texts about a run: its status, metrics and mode."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

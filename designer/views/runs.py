@@ -1,5 +1,7 @@
 """The Run tab: launch the open design and follow a run; the Python side of ``static/panels/runs.js``."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Timelines and rows that the page shows, so that exported pictures have the same."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

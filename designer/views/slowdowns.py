@@ -1,5 +1,7 @@
 """The Slowdowns tab: stragglers of a run, and simulations of slow devices, slow links and jitter."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

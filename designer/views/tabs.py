@@ -1,5 +1,7 @@
 """Panes under a row of tabs; one pane is shown at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 
 import panel as pn

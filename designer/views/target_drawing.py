@@ -3,6 +3,8 @@
 The button *Use this cluster* measures it by a job, and *Refresh* below the drawn cluster counts its free nodes again.
 """
 
+from __future__ import annotations
+
 import time
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,5 +1,7 @@
 """Timelines of a step; the Python side of ``static/timeline/timeline.js``."""
 
+from __future__ import annotations
+
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

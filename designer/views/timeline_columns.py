@@ -1,5 +1,7 @@
 """Timelines as bytes: a header and columns, which ``static/timeline/data.js`` reads."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Lanes of the links in the timeline, as columns: ports of nodes and devices with stacked shares of messages."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The widget for shared designs; the Python side of ``static/panels/together.js``."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import param

@@ -1,5 +1,7 @@
 """The top bar: the design's name, files, undo, theme and keyboard help."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial

@@ -9,6 +9,8 @@ All runs compute in fp64, in which the losses of all layouts of one model agree 
 sometimes routes a token to another expert. Times depend on the emulated links and on this machine.
 """
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -13,6 +13,8 @@ Plain expert parallelism is not included: with whole experts it has the same ste
 experts it cannot run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf

@@ -3,6 +3,8 @@
 The result of each run is a line of a file, so that a measurement can be continued later.
 """
 
+from __future__ import annotations
+
 import os
 import random
 import time

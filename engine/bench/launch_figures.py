@@ -1,5 +1,7 @@
 """Measurements of launches: first step, cancellation, checkpoints, and recovery from killed processes."""
 
+from __future__ import annotations
+
 import statistics
 import time
 from collections.abc import Callable, Iterator

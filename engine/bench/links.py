@@ -1,5 +1,7 @@
 """Benchmark ``links`` of ``meshwave bench``: lower bounds and timeline lanes of links."""
 
+from __future__ import annotations
+
 import time
 from functools import partial
 

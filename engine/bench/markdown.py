@@ -1,5 +1,7 @@
 """Markdown of the pages that benchmarks write."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Iterable, Sequence
 

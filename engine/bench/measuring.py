@@ -1,5 +1,7 @@
 """Helper functions of benchmarks: median times, and runs in temporary folders."""
 
+from __future__ import annotations
+
 import statistics
 import tempfile
 import time

@@ -1,5 +1,7 @@
 """Benchmark ``meshwave bench planner``: planning time of resharding plans, and their distance from the lower bound."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import partial
 from math import prod

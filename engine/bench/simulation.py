@@ -1,5 +1,7 @@
 """Benchmarks of lowering and simulation."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from meshwave.engine.bench.measuring import median_s

@@ -4,6 +4,8 @@ A benchmark is a function that returns figures; its docstring states what it mea
 the page. No figure passes or fails: compare the figures with those of ``docs/speed.md``.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import statistics

@@ -4,6 +4,8 @@ The processes of a run are found by the run folder on their command lines: on th
 the host that runs the commands of a scheduler, or on the nodes of a Slurm job, where srun looks for them.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """The command ``bench``: benchmarks of this machine, of a launch target, and against published training runs."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """``meshwave calibrate``: measure this machine and save the costs as a profile."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing

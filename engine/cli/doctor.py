@@ -4,6 +4,8 @@ Failed checks are findings too, so nothing here raises. Slow checks (torch, the 
 processes, in parallel and with a time limit; all checks together take as long as an import of torch.
 """
 
+from __future__ import annotations
+
 import argparse
 import ctypes
 import json

@@ -1,5 +1,7 @@
 """``meshwave moe``: comparison of the schedules of an expert layer."""
 
+from __future__ import annotations
+
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping

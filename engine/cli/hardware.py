@@ -1,5 +1,7 @@
 """``meshwave hardware``: known devices and clusters, with the sources of their numbers."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from typing import Any

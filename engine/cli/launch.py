@@ -1,5 +1,7 @@
 """``meshwave run``: launch a design, follow the run and compare it with its prediction."""
 
+from __future__ import annotations
+
 import argparse
 import re
 import signal

@@ -1,5 +1,7 @@
 """Command ``lessons``: list the lessons, or check them."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """Command ``meshwave`` and the exit status of each command."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import signal

@@ -1,5 +1,7 @@
 """``meshwave models``: published models, with the sources of their configurations."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 

@@ -1,5 +1,7 @@
 """Input and output of the commands: documents, JSON, progress and errors."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys

@@ -1,5 +1,7 @@
 """The parser of the command ``meshwave``."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The command ``people``: make the token and the entry of a person who may use a server."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 

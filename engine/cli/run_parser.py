@@ -1,5 +1,7 @@
 """The parsers of the commands that start, list and change runs, and of launch targets."""
 
+from __future__ import annotations
+
 import argparse
 import textwrap
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """``meshwave runs list | show | follow | resume | ...``: manage runs."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys

@@ -1,5 +1,7 @@
 """Building blocks of the parsers of commands."""
 
+from __future__ import annotations
+
 import argparse
 from pkgutil import resolve_name
 from typing import Any

@@ -1,5 +1,7 @@
 """``meshwave targets list | check | draw``: launch targets."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys

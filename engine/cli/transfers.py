@@ -1,5 +1,7 @@
 """``meshwave reshard``: comparison of plans for a transfer between two meshes."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Command ``workshop``: serve a course to a class, print its results, or reset it."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import shutil

@@ -6,6 +6,8 @@ of the two devices determine the link of a message. A device has one port per di
 devices of a node share its NICs.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import ceil, log2, sqrt

@@ -1,5 +1,7 @@
 """Models that are described block by block: memory and work of their stages from the operators of each block."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate

@@ -12,6 +12,8 @@ meshes hold slices of the sequence, and each slice is sent once. A message of se
 need them, concatenates them: ``[sequences of all replicas, s, tensors x h]``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache

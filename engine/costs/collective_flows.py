@@ -3,6 +3,8 @@
 The cost model determines the seconds of collectives; this module returns messages and their sizes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple

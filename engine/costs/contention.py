@@ -4,6 +4,8 @@ A profile has one :class:`Contention` per kind of link. Every value is a ratio t
 the same repetition. The value is the median; all repetitions are stored with it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles

@@ -1,5 +1,7 @@
 """Cost models, which assign seconds and bytes to every row of a program."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

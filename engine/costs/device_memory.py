@@ -1,5 +1,7 @@
 """Peak memory of every device of a design by category, for groups of equal devices."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 

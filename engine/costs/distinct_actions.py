@@ -1,5 +1,7 @@
 """Distinct actions of a program: rows with equal costs, which are priced once."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import lru_cache
 

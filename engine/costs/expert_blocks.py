@@ -11,6 +11,8 @@ multiply, and the input and probabilities of the gate. The backward makes the gr
 of its output, and later the gradients of rows and weights before they are accumulated.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """Ports of a cluster: their capacities, and the ports that messages between devices pass."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise

@@ -3,6 +3,8 @@
 The formulas sum the operators of :mod:`meshwave.engine.costs.operators`, which also lists the symbols.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -5,6 +5,8 @@ gradients of a block are final when the last backward of the stage has passed it
 a stage have about equally many parameters, as in PyTorch DDP (Li et al., arXiv:2006.15704, section 3.2.3) and Megatron-LM.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate

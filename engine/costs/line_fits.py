@@ -1,5 +1,7 @@
 """Non-negative least-squares fits of seconds to work, on a logarithmic scale."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple

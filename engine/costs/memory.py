@@ -1,5 +1,7 @@
 """Memory of a device during a step: constant parts, activations, gradients and messages."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """Prices of microbatches whose documents differ in length, relative to the price of their kind of action."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import numpy as np

@@ -1,5 +1,7 @@
 """FLOPs and parameters of a whole model of any family."""
 
+from __future__ import annotations
+
 from meshwave.engine.costs import flops
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.document.model import LanguageModel, Model

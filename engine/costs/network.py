@@ -14,6 +14,8 @@ The cost model prices each flow as if it were alone. This module computes the us
 - 1) / n`` for a gather or a scatter. If a ring spans several meshes, each mesh counts the hops that begin in it.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise

@@ -6,6 +6,8 @@ slot is therefore at least as long as all computation, as all collectives and as
 both actions one after the other.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import NamedTuple
 

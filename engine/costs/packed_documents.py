@@ -1,5 +1,7 @@
 """Documents that are packed into sequences: the attention of each microbatch is that of its own documents."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Documents that are padded: each sequence is one document, and a microbatch is as long as its longest sequence."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 from math import lcm
 

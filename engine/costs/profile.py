@@ -6,6 +6,8 @@ rank: for an all-to-all the whole buffer that it sends, for an all-gather its co
 all-reduce the whole input.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Coverage of a design by a calibration profile."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

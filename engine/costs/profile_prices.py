@@ -3,6 +3,8 @@
 Costs that are missing from the profile are priced by :mod:`meshwave.engine.costs.models.roofline`.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache

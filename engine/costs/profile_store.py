@@ -1,5 +1,7 @@
 """Storage of calibration profiles: file names, reading, writing and listing in the folder ``profiles``."""
 
+from __future__ import annotations
+
 import os
 import re
 import tempfile

@@ -1,5 +1,7 @@
 """Gradient reductions and optimizer steps: seconds of the reductions of each rank, from sizes and links."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from meshwave.engine.costs.alpha_beta import CollectivePrice, collective_seconds, small_all_reduce_seconds

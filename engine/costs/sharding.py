@@ -14,6 +14,8 @@ the same weights:
 The unit of the last two is a block: the embedding, a layer, or the head.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Pieces of the actions of a design (computation and waits), from the operators and experts of their stages."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 
 from meshwave.engine.costs.device_sizes import device_workload

@@ -1,5 +1,7 @@
 """Distribution of layers over stages, for designs that do not set it."""
 
+from __future__ import annotations
+
 import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Times of stages for which a design gives the costs."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,5 +1,7 @@
 """Memory of a transformer stage, from its operators: kept activations, deferred gradients, and the largest working set."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 

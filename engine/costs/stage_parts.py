@@ -1,5 +1,7 @@
 """Parts of a stage in the order of its forward: embedding, layers or blocks, head and loss."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple

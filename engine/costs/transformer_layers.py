@@ -11,6 +11,8 @@ The operators of expert layers are defined in :mod:`meshwave.engine.costs.expert
 layers, and layers in which a skip connection ends (:func:`joining_layer_operators`), as :class:`Sparse`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple

@@ -4,6 +4,8 @@ The defaults are those of GPT and BERT as this project builds them: layer norm b
 positions, as many key-value heads as heads, a plain GELU MLP, biases, and an untied head.
 """
 
+from __future__ import annotations
+
 from math import log, sqrt
 from typing import Annotated, Literal
 

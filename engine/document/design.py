@@ -1,5 +1,7 @@
 """Design: one document with all of its sections."""
 
+from __future__ import annotations
+
 import json
 import re
 from typing import Annotated, Literal

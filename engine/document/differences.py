@@ -1,5 +1,7 @@
 """Differences between two designs, as text."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 

@@ -1,5 +1,7 @@
 """Documents of a single expert layer, for ``meshwave moe SPEC.json``."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 

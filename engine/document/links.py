@@ -1,5 +1,7 @@
 """Links and exported files that contain a design."""
 
+from __future__ import annotations
+
 import re
 import zlib
 from base64 import b64decode, b64encode, urlsafe_b64encode

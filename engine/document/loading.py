@@ -1,5 +1,7 @@
 """Reading and writing of design files."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

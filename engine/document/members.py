@@ -1,5 +1,7 @@
 """Document sections that are members of a registry."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_

@@ -1,5 +1,7 @@
 """Validation of the valid parts of a document, whose refused parts are replaced by valid values."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from math import lcm

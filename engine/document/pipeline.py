@@ -4,6 +4,8 @@ Each schedule has its own section model with the keys of every pipeline and the 
 option of another schedule is an unknown key.
 """
 
+from __future__ import annotations
+
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal

@@ -1,5 +1,7 @@
 """Reading of documents: strict JSON and TOML, validated against a model class, with all problems reported."""
 
+from __future__ import annotations
+
 import json
 import tomllib
 from collections import Counter

@@ -1,5 +1,7 @@
 """Training section: optimizer, precision, steps and data."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Literal

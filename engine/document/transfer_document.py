@@ -1,5 +1,7 @@
 """Documents of a single transfer, for ``meshwave reshard SPEC.json``."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Annotated, Literal

@@ -1,5 +1,7 @@
 """Problems of a valid design that this version can plan and predict, but cannot run."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from math import gcd, lcm
 

@@ -1,5 +1,7 @@
 """Upgrades of documents in older format versions; newer versions are rejected."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal

@@ -1,5 +1,7 @@
 """Problems of single values and keys of a document, converted from validation errors of pydantic."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

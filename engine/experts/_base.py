@@ -1,5 +1,7 @@
 """Base class of expert schedules, and the steps of a layer's forward that they combine."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from inspect import cleandoc

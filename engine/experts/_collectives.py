@@ -1,5 +1,7 @@
 """Time of an expert layer's messages: ``alpha + beta * bytes`` on links within and between nodes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

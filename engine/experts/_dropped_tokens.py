@@ -1,5 +1,7 @@
 """Dropped tokens: expected fraction of token assignments that find no free slot under a capacity."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import lru_cache
 

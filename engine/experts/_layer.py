@@ -5,6 +5,8 @@ same tokens; ``S`` tokens per input, width ``M``, expert width ``H``, ``E`` expe
 capacity ``T``. The two message sizes are ``X = S M b`` and ``D = E T M b`` bytes, with ``b`` bytes per element.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

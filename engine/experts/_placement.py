@@ -7,6 +7,8 @@ Graham 1969) into bins of a fixed number of slots. A third method, *shadowed*, f
 hottest experts of other nodes, so that their tokens stay on the node (as FasterMoE, PPoPP 2022, does for every worker).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heapreplace

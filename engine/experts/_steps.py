@@ -5,6 +5,8 @@ backward consists of the adjoints of the steps in reverse order. The cost model 
 draws them, and the runtime executes them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple

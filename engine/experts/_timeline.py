@@ -1,5 +1,7 @@
 """Timeline of one expert layer: every step on every device, on three lanes per device."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

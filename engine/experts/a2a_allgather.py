@@ -1,5 +1,7 @@
 """All-to-all without duplicates, then all-gather: the order of Megatron-Core, and of DeepSpeed since 2024."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from meshwave.engine.experts._base import (

@@ -1,5 +1,7 @@
 """Automatic choice among all expert schedules, by the cost model's times for the layer."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar

@@ -1,5 +1,7 @@
 """DeepSpeed-MoE with model, expert and expert-sharding parallelism: the baseline of Parm (arXiv:2407.00599)."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from meshwave.engine.experts._base import (

@@ -1,5 +1,7 @@
 """DeepSpeed-MoE as first published: a separate all-to-all for every shard of an expert (arXiv:2201.05596)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """DeepSpeed-MoE in the interpretation that gathers tokens before the gate."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from meshwave.engine.experts._base import (

@@ -1,5 +1,7 @@
 """Plain expert parallelism: experts distributed over the data-parallel devices (GShard, arXiv:2006.16668)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """Parm's automatic choice between S1 and S2, by the cost model's times for the layer."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 

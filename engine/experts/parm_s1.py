@@ -1,5 +1,7 @@
 """Parm S1: the tensor-parallel devices split the tokens before the gate (arXiv:2407.00599)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

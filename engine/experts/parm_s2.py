@@ -1,5 +1,7 @@
 """Parm S2: the tensor-parallel devices split the slots after the gate (arXiv:2407.00599)."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from meshwave.engine.experts._base import (

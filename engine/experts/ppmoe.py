@@ -1,5 +1,7 @@
 """PPMoE: experts distributed over the tensor-parallel group of one node (arXiv:2304.11414)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

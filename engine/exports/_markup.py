@@ -1,5 +1,7 @@
 """Escaping of text for XML and HTML."""
 
+from __future__ import annotations
+
 import html
 import re
 

@@ -6,6 +6,8 @@ gradients. Elementwise operators are counted by the bytes that they read and wri
 :mod:`meshwave.engine.costs.flops`. Attention has the operators of a transformer, with pixels as tokens.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache

@@ -1,5 +1,7 @@
 """BERT: a model that predicts masked bytes (Devlin et al., arXiv:1810.04805)."""
 
+from __future__ import annotations
+
 from typing import Any, ClassVar, Literal
 
 import numpy as np

@@ -1,5 +1,7 @@
 """GPT: a model that predicts the next byte (Radford et al., 2019)."""
 
+from __future__ import annotations
+
 from typing import Any, ClassVar, Literal
 
 import numpy as np

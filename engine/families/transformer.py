@@ -1,5 +1,7 @@
 """Transformer: a language model of any usual architecture, described as data."""
 
+from __future__ import annotations
+
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, Self
 

@@ -3,6 +3,8 @@
 Noise is added according to the cosine schedule (Nichol and Dhariwal, arXiv:2102.09672, section 3.2).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from functools import lru_cache

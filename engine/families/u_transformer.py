@@ -4,6 +4,8 @@ Its kind in a document is ``u-transformer``. The U-Transformer of the cross-mesh
 see :mod:`meshwave.engine.families.u_net` and :mod:`meshwave.engine.bench.papers.u_transformer_model`.
 """
 
+from __future__ import annotations
+
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal, Self
 

@@ -1,5 +1,7 @@
 """Folders of the server's machine with the Hugging Face checkpoints that a page offers as initial weights."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from pathlib import Path

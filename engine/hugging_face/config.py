@@ -1,5 +1,7 @@
 """Conversion of Hugging Face ``transformers`` configurations to the model section of a design."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """Keys of Hugging Face configurations by model type, with the corresponding paths in the model section of a design."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,5 +1,7 @@
 """Tensor names in Hugging Face checkpoints by model type."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Published models with the sources of their configurations, which set the model of a design."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources

@@ -1,5 +1,7 @@
 """Quantized tensors in checkpoints: 8-bit blocks with scales (DeepSeek-V3), and MXFP4 (gpt-oss)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 Shape = tuple[int, ...]

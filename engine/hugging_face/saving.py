@@ -1,5 +1,7 @@
 """Writing of checkpoints for transformers: a folder with safetensors files and a configuration."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

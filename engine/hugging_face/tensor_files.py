@@ -1,5 +1,7 @@
 """Safetensors files with the weights of a model: reading their headers, and checking that they fit a model."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from json import JSONDecodeError, loads
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Meshwave's weights of a model, and the tensors of a Hugging Face checkpoint that contain them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple

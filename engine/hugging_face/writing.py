@@ -4,6 +4,8 @@ The configuration is written for the first model type that represents the model 
 that computes the same function.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from math import isclose, log
 from typing import Any

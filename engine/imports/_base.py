@@ -1,5 +1,7 @@
 """Import formats, and the detection of the format of a file."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, NamedTuple

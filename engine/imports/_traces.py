@@ -1,5 +1,7 @@
 """Traces of training runs of other tools: the times of annotated actions, and the supported file formats."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path

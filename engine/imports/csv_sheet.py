@@ -1,5 +1,7 @@
 """CSV file of torch.distributed.pipelining as a sheet of cells, and the problems of its cells."""
 
+from __future__ import annotations
+
 import csv
 import re
 from collections import defaultdict

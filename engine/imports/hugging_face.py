@@ -1,5 +1,7 @@
 """Import of a model from a Hugging Face ``transformers`` configuration: the file ``config.json`` of a checkpoint."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,5 +1,7 @@
 """Traces of torch.profiler (Kineto), and other Chrome traces, in which named ranges mark the actions of a pipeline."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections import defaultdict

@@ -1,5 +1,7 @@
 """Import of a design from the arguments of Megatron-LM: a launch script, or a list with one argument per line."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from meshwave.engine.document import Design

@@ -1,5 +1,7 @@
 """Tables of the times of each stage: a CSV of measured seconds, or what a person types or copies from a spreadsheet."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,6 +5,8 @@ against the computations and then dropped, since lowering adds its own. REDUCE_G
 says where lowering places them differently. Problems are reported with the spreadsheet names of their cells.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

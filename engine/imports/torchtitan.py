@@ -1,5 +1,7 @@
 """Import of a design from the settings of torchtitan: the TOML of its releases up to 0.2.2."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from meshwave.engine.document import Design

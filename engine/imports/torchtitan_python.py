@@ -1,5 +1,7 @@
 """Import of a design from a configuration function of torchtitan: the Python of its releases since 0.3.0."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from meshwave.engine.document import Design

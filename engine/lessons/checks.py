@@ -1,5 +1,7 @@
 """Checks of lessons: right answers, and verdicts on answers, designs and runs."""
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 It is stored in a database, so that a restart of the server continues the workshop.
 """
 
+from __future__ import annotations
+
 import hashlib
 import secrets
 import sqlite3

@@ -1,5 +1,7 @@
 """Glossary of the documentation, to whose terms lessons link."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator
 from functools import cache

@@ -1,5 +1,7 @@
 """Parts of a lesson: front matter, designs, and steps with checks."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Pictures of a lesson, which are files in its folder."""
 
+from __future__ import annotations
+
 import re
 from base64 import b64encode
 from collections.abc import Iterator

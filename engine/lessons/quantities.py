@@ -1,5 +1,7 @@
 """Numbers in lessons: looked up in predictions, compared, formatted, and inserted into texts."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Finding lessons, and reading their folders."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache

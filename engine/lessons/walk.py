@@ -1,5 +1,7 @@
 """Walk through a lesson without a page: checks that right answers pass, wrong ones fail, and all texts can be shown."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 
 from meshwave.engine.errors import MeshwaveError

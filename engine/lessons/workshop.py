@@ -1,5 +1,7 @@
 """Plan of a workshop: a TOML file with the lessons, challenges and limits of a class."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

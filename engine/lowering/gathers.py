@@ -1,5 +1,7 @@
 """Gathers of sharded weights: UNSHARD ahead of the computations of a stage, and RESHARD after them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 
 import numpy as np

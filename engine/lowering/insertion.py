@@ -1,5 +1,7 @@
 """Insertion of actions on weights and gradients into a program."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,5 +1,7 @@
 """Lowering of a design to its program: the schedule's computations, then transfers, gathers and updates."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

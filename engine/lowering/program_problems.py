@@ -1,5 +1,7 @@
 """Conversion of problems of a program to problems of its design, with cells, mesh names, and fixes."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,5 +1,7 @@
 """Prices for schedules that search for an order: seconds and bytes per stage, and the simulated time of a whole step."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,7 @@
 """Transfers: a SEND and a RECV between adjacent or skip-connected stages on different ranks."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence

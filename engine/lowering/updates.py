@@ -1,5 +1,7 @@
 """Updates at the end of a step: gradient reductions over the copies of a stage, then optimizer steps."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,6 +5,8 @@ the command line, the page and JSON. Each module of this package contains the me
 ``MESSAGES``; a member of a registry adds its own messages with :func:`add_messages`.
 """
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence

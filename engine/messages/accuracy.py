@@ -1,5 +1,7 @@
 """Messages about the main cause of a prediction error."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Messages of the command line: refused options, notes on results, benchmarks and ``meshwave doctor``."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from meshwave.engine.messages import Message

@@ -1,5 +1,7 @@
 """Messages about documents: their text, their keys and values, conflicts between the parts of a design, and fixes."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

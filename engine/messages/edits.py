@@ -1,5 +1,7 @@
 """Messages about edits on the page: of meshes and cluster, stages, experts, fields of forms and orders drawn by hand."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any

@@ -1,5 +1,7 @@
 """Messages about expert layers: their groups, their load and their placement."""
 
+from __future__ import annotations
+
 from meshwave.engine.messages import Message
 
 

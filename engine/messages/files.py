@@ -1,5 +1,7 @@
 """Messages about files, and about members of registries."""
 
+from __future__ import annotations
+
 from meshwave.engine.messages import Message
 
 MESSAGES: dict[str, Message] = {

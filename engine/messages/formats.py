@@ -1,5 +1,7 @@
 """Messages about files of other tools that are imported, and about exports."""
 
+from __future__ import annotations
+
 from meshwave.engine.messages import Message
 
 MESSAGES: dict[str, Message] = {

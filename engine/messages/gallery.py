@@ -1,5 +1,7 @@
 """Messages about a gallery of schedules, and about the search for a better order."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from meshwave.engine.messages import Message, fill_template

@@ -1,5 +1,7 @@
 """Messages of the page about its computations, its lessons and the people of a server."""
 
+from __future__ import annotations
+
 from meshwave.engine.messages import Message
 
 

@@ -1,5 +1,7 @@
 """Messages about predictions, calibration profiles and searches in a timeline."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from meshwave.engine.errors import suggestion_text

@@ -1,5 +1,7 @@
 """Messages about actions, programs and orders drawn by hand."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

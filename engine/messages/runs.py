@@ -1,5 +1,7 @@
 """Messages of launches and runs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Messages of the processes of a run: transfers of tensors, training, calibration and emulated networks."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from meshwave.engine.messages import Message

@@ -1,5 +1,7 @@
 """Messages of launch targets."""
 
+from __future__ import annotations
+
 from meshwave.engine.messages import Message
 
 _SLURM_STATES = {

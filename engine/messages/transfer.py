@@ -1,5 +1,7 @@
 """Messages about documents of transfers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from meshwave.engine.messages import Message

@@ -1,5 +1,7 @@
 """Limits on the runs and designs of people, of each person and of all together, and results of dry runs."""
 
+from __future__ import annotations
+
 from collections.abc import Container, Iterable, Iterator
 from typing import Annotated
 

@@ -1,5 +1,7 @@
 """Boundaries of a pipeline: the message between two meshes as a stand-alone transfer document."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

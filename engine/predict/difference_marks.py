@@ -1,5 +1,7 @@
 """Marks at each place of a drawn design where it differs from another design: meshes, stages, layers, experts."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 

@@ -1,5 +1,7 @@
 """Comparison of expert schedules for one expert layer, either of a stand-alone document or of a design."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate

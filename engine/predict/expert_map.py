@@ -5,6 +5,8 @@ neither the layers nor the speed of the links. This grid has the same number of 
 links, because these determine the fastest schedule.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

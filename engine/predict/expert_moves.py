@@ -1,5 +1,7 @@
 """Cost of the moves of experts to other devices during training (``experts.rebalance_steps``)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

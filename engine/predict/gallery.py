@@ -4,6 +4,8 @@ A variant is a schedule with values for its options. It is lowered, priced and s
 design's own meshes, model, links and microbatches.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

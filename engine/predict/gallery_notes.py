@@ -1,5 +1,7 @@
 """Notes on a gallery of schedules: observations about its results, and the variants that they recommend."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt

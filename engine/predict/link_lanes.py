@@ -1,5 +1,7 @@
 """Timeline lanes of ports: the share of each port that each flow of a prediction uses, over time."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -7,6 +7,8 @@ Three lower bounds are valid for every prediction, because sharing of links only
 - *compute*: the computing time of the busiest mesh.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 

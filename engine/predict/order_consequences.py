@@ -1,5 +1,7 @@
 """Consequences of a hand-drawn order: its simulation, and the differences from another order."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

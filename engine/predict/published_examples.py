@@ -1,5 +1,7 @@
 """Examples that are configurations of published training runs, with the published step times and their sources."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from functools import cache

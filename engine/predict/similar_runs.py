@@ -4,6 +4,8 @@
 left out of the fit of the constants.
 """
 
+from __future__ import annotations
+
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Predicted timeline inside a shared slot, which overlap while one of them waits for collectives."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,5 +1,7 @@
 """Comparison of transfer plans: the unit tasks of a transfer, and every strategy with every ordering."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

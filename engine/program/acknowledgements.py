@@ -1,5 +1,7 @@
 """Acknowledgements: a send is known to be complete when a later message from its receiver has arrived."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import numpy as np

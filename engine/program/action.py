@@ -7,6 +7,8 @@ stage that receives it. A forward and a backward that overlap share one slot and
 ``3RECV_F1FROM0``.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum

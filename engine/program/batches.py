@@ -7,6 +7,8 @@ at their next computation until every operation of the batch is complete. This i
 rank.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import NDArray
 

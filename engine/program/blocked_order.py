@@ -1,5 +1,7 @@
 """Timeline of an order with a deadlock: what runs before it, and the blocked actions behind that."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Deadlocks: the shortest cycle of ranks that wait for each other, and a change that breaks it."""
 
+from __future__ import annotations
+
 from collections import deque
 from typing import Any, NamedTuple
 

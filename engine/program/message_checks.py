@@ -1,5 +1,7 @@
 """Checks that every message of a program has a SEND and a RECV, each at a valid position."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,5 +1,7 @@
 """Difference of two orders of the same computations: blocks that were moved, split, joined, or put into a shared slot."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass

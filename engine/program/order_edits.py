@@ -6,6 +6,8 @@ overlap; it moves as a whole. Edits return a new order, which may deadlock:
 :func:`meshwave.engine.program.deadlock_repair.repair` removes deadlocks.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,5 +1,7 @@
 """Steady states of a custom order, and edits that are repeated for other microbatches."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise

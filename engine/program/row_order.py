@@ -1,5 +1,7 @@
 """Sorting of rows by several columns."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,6 +5,8 @@ that a rate change updates a class instead of each of its flows: a flow that sta
 size``.
 """
 
+from __future__ import annotations
+
 import math
 
 from meshwave.engine.program.shared_links_tables import (

@@ -7,6 +7,8 @@ of one *class* use the same ports with the same weights, and therefore have the 
 Tables are lists if Python runs the loop, which is faster then, and arrays if it is compiled.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 Table = Any

@@ -1,5 +1,7 @@
 """Simulation of a program with its costs, which predicts its timeline."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Literal
 

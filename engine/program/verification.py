@@ -1,5 +1,7 @@
 """Verification of a program: complete computations, matching messages, consistent updates and no deadlock."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter

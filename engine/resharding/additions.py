@@ -5,6 +5,8 @@ box and receives the partial sums for it directly, one message from each other r
 order of the mesh, so that it equals the result of a single process.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 

@@ -1,5 +1,7 @@
 """Boxes of a tensor that each rank owns under a sharding spec."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ send within the host during one to another host, the start of a ring before all 
 an empty piece.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import islice

@@ -5,6 +5,8 @@ no deadlock: the first unfinished move of the order is posted by both its ranks,
 with an earlier move.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 
 from meshwave.engine.resharding.additions import partial_sum_moves

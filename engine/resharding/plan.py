@@ -1,5 +1,7 @@
 """Plans: sender, start, end and number of chunks of each unit task."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

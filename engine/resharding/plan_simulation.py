@@ -10,6 +10,8 @@ A rank sends in lanes, each in plan order: one for its own slices to other hosts
 host, one for sums that it computed, and one per slice that it forwards.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Shares of each port's capacity that messages use over time, in the simulation of a plan."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from meshwave.engine.program.link_shares import PortUse, Share, Steps, max_shares_per_port, stack_shares

@@ -5,6 +5,8 @@ latency, without preemption. For given senders, at least one order is optimal wh
 are free. A solution is therefore a sender for each job and an order (arXiv:2211.05322, section 3.2).
 """
 
+from __future__ import annotations
+
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

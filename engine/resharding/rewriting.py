@@ -4,6 +4,8 @@ The rule, taken from Alpa's released sources, shards the destination's spec furt
 per unit task. If nothing can be sharded further, every receiver is sent its whole box.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from math import gcd, prod
 from typing import NamedTuple

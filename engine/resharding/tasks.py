@@ -1,5 +1,7 @@
 """Unit tasks: distinct slices of a tensor, each with all its owners and all ranks that need it."""
 
+from __future__ import annotations
+
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

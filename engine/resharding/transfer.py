@@ -1,5 +1,7 @@
 """Transfers of tensors from one mesh and spec to another: plan, messages and duration."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

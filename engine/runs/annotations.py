@@ -1,5 +1,7 @@
 """Tags and a note that the user attaches to a run, stored in ``annotations.json`` of the run folder."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Archives of runs: the run folder as one compressed tar file."""
 
+from __future__ import annotations
+
 import gzip
 import re
 import shutil

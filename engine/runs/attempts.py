@@ -1,5 +1,7 @@
 """Failed attempts of a run that restarts from its newest checkpoint."""
 
+from __future__ import annotations
+
 import json
 import os
 from contextlib import suppress

@@ -6,6 +6,8 @@ time of one device. A device is executed by a process with real messages
 (:mod:`meshwave.engine.runs.dry_run_threads`).
 """
 
+from __future__ import annotations
+
 import os
 import threading
 import time

@@ -1,5 +1,7 @@
 """Dry runs in threads: one thread for each rank, without torch and with empty messages."""
 
+from __future__ import annotations
+
 import sys
 import threading
 import time

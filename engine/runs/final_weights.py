@@ -1,5 +1,7 @@
 """The weights that a run ended with, as a checkpoint of Hugging Face."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from meshwave.engine.document.model import LanguageModel

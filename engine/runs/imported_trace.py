@@ -5,6 +5,8 @@ send to the start of the computation after its receive. A host measures a comput
 input; such a computation is assumed to start no earlier than the end of the computation that produces its input.
 """
 
+from __future__ import annotations
+
 import json
 import time
 from collections import Counter, defaultdict

@@ -1,5 +1,7 @@
 """Initial weights of a run from a Hugging Face checkpoint, stored in the run folder."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from meshwave.engine import messages

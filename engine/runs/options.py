@@ -1,5 +1,7 @@
 """Options of a run, which make it differ from plain training on this machine."""
 
+from __future__ import annotations
+
 from pathlib import PurePath
 from typing import Annotated
 

@@ -1,5 +1,7 @@
 """Verdict on a run: its final state and, for a failure, the earliest cause."""
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,5 +1,7 @@
 """Identity of processes: number, start time and boot, because process numbers are reused."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

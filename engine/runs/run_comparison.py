@@ -1,5 +1,7 @@
 """Comparison of a run with its prediction, the stored outcome of a comparison, and the history of a design."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """Run database (SQLite): the state of each run and the reason for the state."""
 
+from __future__ import annotations
+
 import json
 import logging
 import secrets

@@ -1,5 +1,7 @@
 """Entries of the run database: the state, the place and the data of a run."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple

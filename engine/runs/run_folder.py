@@ -1,5 +1,7 @@
 """Run folder: the executed design, its program, the options and the training text."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

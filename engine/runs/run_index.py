@@ -1,5 +1,7 @@
 """SQLite file of the run database, which several processes may share."""
 
+from __future__ import annotations
+
 import os
 import sqlite3
 import time

@@ -1,5 +1,7 @@
 """Calibration of a launch target: a job measures one node, and the target check measures the network."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Check of a launch target: a short job that reports hardware, software and link rates."""
 
+from __future__ import annotations
+
 import secrets
 import shutil
 import time

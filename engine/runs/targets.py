@@ -4,6 +4,8 @@ Targets are defined in TOML files: one of the user, and one that ``MESHWAVE_TARG
 deployment. A launcher that needs no options, such as ``local``, is itself a target; its table can only limit runs.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os

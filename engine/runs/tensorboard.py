@@ -5,6 +5,8 @@ a checksum of it. A checksum is a CRC-32C, rotated and with a constant added. Th
 ``tensorflow.Event``, of which a few fields are written here.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache

@@ -1,5 +1,7 @@
 """Time limit of a run. The processes that start its workers enforce it, so that it also holds when nothing follows the run."""
 
+from __future__ import annotations
+
 import math
 import os
 import time

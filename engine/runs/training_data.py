@@ -5,6 +5,8 @@ and parquet files are documents, and so are the text files of a folder. The docu
 of nanoGPT (``.bin``), those of Megatron (``.bin`` with an ``.idx`` beside it), and raw ones such as ``.uint16``.
 """
 
+from __future__ import annotations
+
 import json
 import struct
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Training texts: the text file or folder that a design names, and texts that users upload."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Sequence

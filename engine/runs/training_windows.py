@@ -1,5 +1,7 @@
 """Windows of the training data: the tokens of each sequence, determined by the seed, the step and its index in the batch."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any, NamedTuple
 

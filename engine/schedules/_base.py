@@ -1,5 +1,7 @@
 """Base class of schedules: rules that order the computations of every rank."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import cleandoc

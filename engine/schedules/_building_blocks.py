@@ -1,5 +1,7 @@
 """V schedules that repeat one building block (Qi et al., Controllable Memory, arXiv:2405.15362)."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Search for orders: greedy simulation with several heuristics, then local search along the critical path."""
 
+from __future__ import annotations
+
 import heapq
 import random
 from collections import deque

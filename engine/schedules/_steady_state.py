@@ -1,5 +1,7 @@
 """Orders of long steps derived from the orders of short ones, by repeating the pattern in the middle."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Typed access to the arguments of a launch script, which collects problems and unused arguments."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """Jobs of other trainers: the sections of a design that their settings describe, and the keys that they leave out."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Reading of the command-line arguments in a launch script, without running the script."""
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections import deque

@@ -1,5 +1,7 @@
 """Conversion of designs to arguments of Megatron-LM's ``pretrain_gpt.py``, and back."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 

@@ -1,5 +1,7 @@
 """Arguments of Megatron-LM's ``pretrain_gpt.py``, and the keys of a design that they set."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Division of layers into pipeline stages in Megatron-LM: layout strings, and patterns of layers with experts."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from itertools import groupby

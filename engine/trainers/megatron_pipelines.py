@@ -1,5 +1,7 @@
 """Conversion of meshes and pipelines to arguments of Megatron-LM, and back."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from math import gcd
 

@@ -1,5 +1,7 @@
 """Model sections in the form in which conversions write and compare them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

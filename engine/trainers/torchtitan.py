@@ -1,5 +1,7 @@
 """Conversion of designs to the settings of torchtitan 0.2 (TOML), and back."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any

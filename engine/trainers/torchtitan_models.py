@@ -1,5 +1,7 @@
 """Models that torchtitan 0.2 names, by the name and the flavour in its settings."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

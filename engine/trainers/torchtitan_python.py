@@ -4,6 +4,8 @@ A configuration is a call such as ``Trainer.Config(training=TrainingConfig(steps
 that of another function of the file with some fields set.
 """
 
+from __future__ import annotations
+
 import ast
 from collections.abc import Iterator, Mapping
 from copy import deepcopy

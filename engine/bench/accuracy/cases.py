@@ -1,5 +1,7 @@
 """Designs of the accuracy benchmark, each given by its differences from a common design."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

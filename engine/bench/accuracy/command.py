@@ -1,5 +1,7 @@
 """Benchmarks ``accuracy`` and ``rehearsal``: measure designs, and summarize the result file."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime

@@ -1,5 +1,7 @@
 """Experiments of the Hanayo paper (Liu et al., SC'23, arXiv:2308.15762) as dry runs on this machine."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Cases on emulated hosts, whose links the kernel shares."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from typing import Any
 

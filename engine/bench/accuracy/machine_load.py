@@ -1,5 +1,7 @@
 """Description of this machine, and its load by other processes."""
 
+from __future__ import annotations
+
 import os
 import platform
 import time

@@ -1,5 +1,7 @@
 """Measurement of a case: launch the run, wait for its end, and compare it with the prediction."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -1,5 +1,7 @@
 """Picture of predicted and measured step times, with a dot for each design and bands for the accuracy targets."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, floor, log10, sqrt
 

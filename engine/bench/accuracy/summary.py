@@ -1,5 +1,7 @@
 """Summary of results: prediction errors, and the order of schedules by step time."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Accuracy page in Markdown: target values, then groups, then every design."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 

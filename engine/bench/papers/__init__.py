@@ -4,6 +4,8 @@ Every table is computed from the schedules with the costs of the paper. A row wh
 Each paper has one module, or several with a common prefix; ``tables()`` yields its tables.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,6 +4,8 @@ The strategy ``local-allgather`` gathers each slice separately, as the paper des
 implement the strategy ``rewrite-allgather`` instead.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby

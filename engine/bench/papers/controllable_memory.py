@@ -1,5 +1,7 @@
 """Controllable Memory (Qi et al., arXiv:2405.15362): bubble compared with activation memory."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from meshwave.engine.bench.papers.schedule_simulation import (

@@ -1,5 +1,7 @@
 """DualPipe (DeepSeek-V3, arXiv:2412.19437): a forward and a backward in one slot."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from meshwave.engine.bench.papers.schedule_simulation import peak_activations, schedule_program, simulate_uniform

@@ -1,5 +1,7 @@
 """Hanayo (Liu et al., SC'23, arXiv:2308.15762): wave schedules, and the schedules that the paper compares them with."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

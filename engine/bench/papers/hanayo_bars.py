@@ -5,6 +5,8 @@ They are read from its vector graphics. Throughputs are in the paper's "sequence
 figures, which is halved when the number of data-parallel pipelines is doubled.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -3,6 +3,8 @@
 Transfer times are from data sheets, or fitted to the bars of the paper.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import sqrt

@@ -5,6 +5,8 @@ because the paper does not state them: precision, sequence length, efficiency, a
 pipeline has devices, AdamW, no recomputation, and pipelines on consecutive devices of the cluster.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple

@@ -3,6 +3,8 @@
 The paper does not state them. T_C is in units of T_F, the forward of a device's share of the model.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import log, sqrt

@@ -1,5 +1,7 @@
 """Hanayo (arXiv:2308.15762), peak memory on 32 GPUs of TACC: variance over devices, and out-of-memory cases."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import sqrt

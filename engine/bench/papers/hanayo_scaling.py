@@ -1,5 +1,7 @@
 """Hanayo (arXiv:2308.15762) on 8 to 32 GPUs of TACC: the search over (D, P, W), weak and strong scaling."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -6,6 +6,8 @@ same FLOPs. Two counts are compared here: D B M sequences per step, with M = P m
 per step.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, Layout, known_bar, paper_throughputs

@@ -1,5 +1,7 @@
 """Exposed transfers in the figures of the Hanayo paper, under each transfer model."""
 
+from __future__ import annotations
+
 from typing import Any, get_args
 
 from meshwave.engine.bench.papers.schedule_simulation import schedule_program, simulate_uniform

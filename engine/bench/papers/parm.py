@@ -1,5 +1,7 @@
 """Parm (arXiv:2407.00599): expert layers and their schedules."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """PPMoE (arXiv:2304.11414): experts folded into tensor parallelism, with a pipeline."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import isnan, nan

@@ -7,6 +7,8 @@ assumptions, because the paper states none. The paper plots the size of the tens
 bit/s.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import prod

@@ -1,5 +1,7 @@
 """Training steps of the models of cross-mesh resharding (arXiv:2211.05322, section 5.2), priced and simulated."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple

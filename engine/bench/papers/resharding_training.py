@@ -6,6 +6,8 @@ to those of both stages. *Overlapped*, each link carries one transfer at a time 
 transfer of one byte, a lower bound for all communication.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 
 from meshwave.engine.bench.papers.resharding_steps import (

@@ -1,5 +1,7 @@
 """Simulation of schedules with the costs of a paper."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Tables that compare claims of a paper with computed values, grids of values, and their text for a terminal."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

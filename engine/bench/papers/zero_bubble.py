@@ -1,5 +1,7 @@
 """Zero Bubble (Qi et al., arXiv:2401.10241): the handcrafted schedules."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from meshwave.engine.bench.papers.schedule_simulation import (

@@ -5,6 +5,8 @@ link between its two devices, as if it were alone; the simulation then shares li
 (:mod:`meshwave.engine.costs.network`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal

@@ -9,6 +9,8 @@ for each of its tensors; if tensors differ in size, for the largest tensor that 
 and optimizer steps are free.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 

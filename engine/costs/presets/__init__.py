@@ -1,5 +1,7 @@
 """Cluster presets with the sources of their numbers: one JSON file each, and the node types of the hardware table."""
 
+from __future__ import annotations
+
 from functools import cache
 from importlib import resources
 from typing import Annotated

@@ -1,5 +1,7 @@
 """Kinds of devices: data sheets, and the constants of the roofline cost model, one JSON file each with its sources."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources

@@ -1,5 +1,7 @@
 """Colours of actions and meshes, shared by the page and all exported pictures."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, Literal
 

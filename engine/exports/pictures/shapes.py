@@ -1,5 +1,7 @@
 """Shapes of which pictures consist, shared by SVG and PNG."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

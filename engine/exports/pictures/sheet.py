@@ -1,5 +1,7 @@
 """Layout of one timeline as shapes on a sheet."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, floor, log10
 from typing import ClassVar, NamedTuple

@@ -1,5 +1,7 @@
 """Pictures of timelines: one, or several above each other on one axis."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from meshwave.engine.exports.pictures.palette import Theme

@@ -1,5 +1,7 @@
 """Search queries for spans: ``3F7``, ``F7``, ``B of stage 2``, ``stage 2``, ``mesh C``."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

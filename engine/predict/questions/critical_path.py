@@ -1,5 +1,7 @@
 """Critical path of a timeline, and its composition."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

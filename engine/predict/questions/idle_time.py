@@ -1,5 +1,7 @@
 """Explanation of idle time: a sentence on the activity that a mesh waits for."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal

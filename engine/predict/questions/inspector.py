@@ -1,5 +1,7 @@
 """Inspector: cached analysis of one timeline."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

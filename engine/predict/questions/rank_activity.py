@@ -1,5 +1,7 @@
 """Work of each rank in order of time, and the gaps between; the basis of other analyses."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -1,5 +1,7 @@
 """Simulations with slow devices, slow links and jitter, and the resulting step time."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple

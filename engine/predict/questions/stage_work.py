@@ -1,5 +1,7 @@
 """FLOPs of each stage on a device that holds it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache

@@ -1,5 +1,7 @@
 """Formatting of times (in seconds or units of cost), counts and lists."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from meshwave.engine.units import quantity

@@ -5,6 +5,8 @@ determines the makespan. (Coz, arXiv:1608.03676, answers the question for runnin
 else.)
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

@@ -1,5 +1,7 @@
 """Base class of transfer orderings, which choose a sender host for each job and the order in which jobs start."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Local search on an order: move a job or change its sender, and keep the change unless the makespan increases."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

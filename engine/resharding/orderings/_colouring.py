@@ -4,6 +4,8 @@ If all jobs have the same duration and one receiving host each, the minimum numb
 of the busiest side, so that the order is optimal for the given senders (arXiv:2211.05322 uses greedy rounds instead).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from meshwave.engine.resharding.orderings._base import Order

@@ -1,5 +1,7 @@
 """DFS: branch and bound over all senders and orders."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar

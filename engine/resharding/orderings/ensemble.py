@@ -1,5 +1,7 @@
 """Ensemble: the best result of several other orderings."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """Load balance: each slice is sent by the host with the fewest bytes sent so far, in task order."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """Naive: the first owner of each slice sends it, in task order."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """Randomized: the best of many randomized greedy orders."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 

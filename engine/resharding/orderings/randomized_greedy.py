@@ -1,5 +1,7 @@
 """Randomized greedy: repeatedly take the largest set of jobs that can run at the same time."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 

@@ -1,5 +1,7 @@
 """Base class of transfer strategies: latency, number of chunks and messages of a unit task."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from inspect import cleandoc

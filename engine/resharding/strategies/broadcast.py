@@ -1,5 +1,7 @@
 """Broadcast: a pipelined chain of chunks through all receivers (arXiv:2211.05322, section 3)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """Send/recv and a global all-gather: the slice leaves its host once, in pieces, which all receivers gather."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """Hierarchical: a chain over one receiver per host, each of which forwards the chunks within its host."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

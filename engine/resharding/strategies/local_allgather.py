@@ -1,5 +1,7 @@
 """Send/recv and a local all-gather: each host receives the slice once, in pieces (Alpa; Megatron's scatter/gather)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

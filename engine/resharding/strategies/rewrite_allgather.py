@@ -1,5 +1,7 @@
 """Alpa's default: shard the destination's spec further, and gather the parts within the hosts at the end."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import ClassVar

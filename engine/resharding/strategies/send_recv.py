@@ -1,5 +1,7 @@
 """Send/recv: the whole slice to each receiver, one after another."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar
 

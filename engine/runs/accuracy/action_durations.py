@@ -1,5 +1,7 @@
 """Measured durations of the actions of a run, defined like the costs of the simulator."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Predicted and measured times inside blocks with experts: steps of the expert layers, and waits for messages."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

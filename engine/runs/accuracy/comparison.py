@@ -1,5 +1,7 @@
 """Comparison of a prediction with the recording of a run: step time, actions, meshes, links, layers and memory."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,5 +1,7 @@
 """Prediction error of a step time as a sum of parts: one for each kind of action, one for the time between actions."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -1,5 +1,7 @@
 """Main cause of a prediction error: the part of the program whose measured durations explain most of it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

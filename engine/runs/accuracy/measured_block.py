@@ -1,5 +1,7 @@
 """Measured timeline inside a block of the pipeline, in the same form as the predicted one."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 
 from meshwave.engine.document import Design

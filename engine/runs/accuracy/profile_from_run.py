@@ -1,5 +1,7 @@
 """A calibration profile from the measurements of a run."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any

@@ -4,6 +4,8 @@ A process is compared with the others of its mesh, which do the same work. Meshe
 first steps. No prediction is needed.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 

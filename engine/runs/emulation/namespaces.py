@@ -1,5 +1,7 @@
 """Linux network namespaces, through calls of the C library."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 from pathlib import Path

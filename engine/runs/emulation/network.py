@@ -11,6 +11,8 @@ of them, has ended.
 is missing.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal

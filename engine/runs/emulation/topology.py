@@ -1,5 +1,7 @@
 """Topology of an emulated cluster: the node of each process, and the rates of links."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated, Literal, Self
 

@@ -1,5 +1,7 @@
 """Interface of launchers, the code that they share, and their registry."""
 
+from __future__ import annotations
+
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,6 +3,8 @@
 Only listed variables are passed on, because an environment may contain tokens and keys under any name.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Mapping

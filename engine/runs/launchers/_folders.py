@@ -1,5 +1,7 @@
 """Recovery of runs that have a folder but no entry in the run database."""
 
+from __future__ import annotations
+
 from contextlib import suppress
 from pathlib import Path
 

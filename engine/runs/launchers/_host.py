@@ -1,5 +1,7 @@
 """Hosts from which runs are launched: this machine, or a machine that OpenSSH reaches."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import shutil

@@ -1,5 +1,7 @@
 """Files in the folder of a job: the request to cancel it, and how its processes ended."""
 
+from __future__ import annotations
+
 from contextlib import suppress
 from pathlib import Path
 

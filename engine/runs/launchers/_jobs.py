@@ -1,5 +1,7 @@
 """Runs as cluster jobs: they continue without the process that launched them, and any process can follow them."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import sys

@@ -1,5 +1,7 @@
 """Limits on the runs of a launch target."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field, PositiveInt

@@ -1,5 +1,7 @@
 """Base class of launchers on this machine, with checks of its system, memory and cores."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -1,5 +1,7 @@
 """Kubernetes manifests: a TrainJob of Kubeflow Trainer, or a plain JobSet."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

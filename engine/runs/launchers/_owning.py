@@ -1,5 +1,7 @@
 """Launchers whose runs end with the process that launched them."""
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Mapping
 from typing import Any

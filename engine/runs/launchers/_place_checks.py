@@ -1,5 +1,7 @@
 """Checks of the active and queued runs of all places, such as this machine and each cluster."""
 
+from __future__ import annotations
+
 import sqlite3
 import threading
 import time

@@ -1,5 +1,7 @@
 """Thread that starts the queued runs of a launch target."""
 
+from __future__ import annotations
+
 import sqlite3
 import threading
 from collections.abc import Callable

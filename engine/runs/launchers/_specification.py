@@ -1,5 +1,7 @@
 """Complete specification of a run, including its links and the time-dilation factor of a dry run."""
 
+from __future__ import annotations
+
 import os
 from contextlib import suppress
 from dataclasses import replace

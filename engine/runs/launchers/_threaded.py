@@ -1,5 +1,7 @@
 """Launchers that follow each run in a thread of the process that launched it."""
 
+from __future__ import annotations
+
 import threading
 from abc import abstractmethod
 from contextlib import suppress

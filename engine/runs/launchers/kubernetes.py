@@ -1,5 +1,7 @@
 """Runs as Kubernetes jobs, submitted with kubectl: TrainJobs of Kubeflow Trainer, or JobSets."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,5 +1,7 @@
 """Runs on this machine, whose processes are forked from a warm process."""
 
+from __future__ import annotations
+
 import atexit
 import sys
 import threading

@@ -1,5 +1,7 @@
 """Runs as Slurm jobs, submitted on this machine or on a login node."""
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Runs on hosts without a scheduler: one torchrun on each, started by OpenSSH."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

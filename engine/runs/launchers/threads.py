@@ -1,5 +1,7 @@
 """Dry runs in threads of this process: one thread for each mesh, without torch and with empty messages."""
 
+from __future__ import annotations
+
 import json
 import os
 import threading

@@ -1,5 +1,7 @@
 """Runs on this machine that torchrun starts; they continue without the process that launched them."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

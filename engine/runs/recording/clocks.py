@@ -1,5 +1,7 @@
 """Offsets between the clocks of the processes of a run."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple

@@ -1,5 +1,7 @@
 """Recorded steps of expert layers inside the actions of each process."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,5 +1,7 @@
 """Peak memory of each process of a run."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Literal
 

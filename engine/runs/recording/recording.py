@@ -1,5 +1,7 @@
 """Recording of a run, read from the run folder."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

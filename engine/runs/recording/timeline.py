@@ -1,5 +1,7 @@
 """Timeline of a recorded step: the spans of all ranks, connected by their messages."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Timing of expert layers in all processes of a cluster; used by :mod:`meshwave.engine.bench.expert_schedules`."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

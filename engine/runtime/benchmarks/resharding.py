@@ -9,6 +9,8 @@ The prediction is :func:`meshwave.engine.resharding.simulated_plan_seconds` with
 and with the shortest of several measured latencies of a message of one byte. No parameter is fitted to a transfer.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

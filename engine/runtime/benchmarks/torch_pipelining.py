@@ -16,6 +16,8 @@ computations in the order. Waiting for a message takes no processor time and doe
 overhead is measured in separate steps. Python code of a module counts as computation in both runtimes.
 """
 
+from __future__ import annotations
+
 import gc
 import json
 import statistics

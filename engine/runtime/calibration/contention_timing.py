@@ -1,5 +1,7 @@
 """Measurement of contention: cases of messages and collectives that start together, and ratios of their times."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median

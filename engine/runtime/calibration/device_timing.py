@@ -1,5 +1,7 @@
 """Rates of one device: matrix products, memory copies, and the optimizer step with gradient clipping."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any

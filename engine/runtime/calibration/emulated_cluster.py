@@ -7,6 +7,8 @@ listen only inside their network namespaces, and find each other through a file.
 forks the others. It imports torch once for all of them; its caller does not import torch.
 """
 
+from __future__ import annotations
+
 import gc
 import importlib
 import json

@@ -4,6 +4,8 @@ Over gloo, a message uses the default group's connection between two processes, 
 communicator for each direction of each pair. An all-reduce has a process group of its own on both backends.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

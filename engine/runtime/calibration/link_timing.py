@@ -1,5 +1,7 @@
 """Timing of messages between two processes: half of a round trip over the runtime's own communicator."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any

@@ -1,5 +1,7 @@
 """Calibration of this machine: measures all parts of a profile in separate processes and reports progress."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

@@ -6,6 +6,8 @@ between two nodes that takes up to twice as long. Here the receives of all large
 when all members are ready, so its own all-to-all is used.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple

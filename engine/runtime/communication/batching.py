@@ -1,5 +1,7 @@
 """Messages that are issued together by ``torch.distributed.batch_isend_irecv``: the batches of a program."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Communication of one process with the other processes of a run, independent of the backend."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Communication between accelerators with the backend of the device, such as NCCL."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import takewhile

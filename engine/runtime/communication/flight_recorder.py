@@ -3,6 +3,8 @@
 NCCL runs asynchronously to the host, so that a process can be at a later action of its program than its GPU.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

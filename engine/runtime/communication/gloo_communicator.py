@@ -1,5 +1,7 @@
 """Communication through host memory with gloo."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta

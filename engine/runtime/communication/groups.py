@@ -1,5 +1,7 @@
 """Process groups for collectives within a stage."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """Layout of the processes of a run: pipeline ranks x data-parallel x context-parallel x tensor-parallel coordinates."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Joining the processes of a run, and the choice of device and backend."""
 
+from __future__ import annotations
+
 import os
 import socket
 import sys

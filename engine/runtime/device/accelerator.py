@@ -4,6 +4,8 @@ The same code serves CUDA, ROCm (which torch calls ``cuda``), XPU and a simulate
 No other package names a kind of accelerator.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

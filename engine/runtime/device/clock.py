@@ -1,5 +1,7 @@
 """Time stamps of work on a CPU or an accelerator, and the offset between the clocks of processes."""
 
+from __future__ import annotations
+
 import socket
 import time
 import zlib

@@ -1,5 +1,7 @@
 """Report on torch, its libraries and devices: versions, device names, and properties of CUDA's allocator."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Execution of two computations at once: on two streams of an accelerator, or in turns on a CPU."""
 
+from __future__ import annotations
+
 import os
 
 import torch

@@ -1,5 +1,7 @@
 """Execution of two computations in turns on one device: one continues while the other waits for a collective."""
 
+from __future__ import annotations
+
 import threading
 import weakref
 from collections.abc import Callable, Iterator

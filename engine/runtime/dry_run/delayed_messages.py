@@ -1,5 +1,7 @@
 """Messages and reductions of a dry run: real messages, delivered at the time at which the modelled links deliver them."""
 
+from __future__ import annotations
+
 import mmap
 import os
 import time

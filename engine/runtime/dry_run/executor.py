@@ -5,6 +5,8 @@ network is not emulated, a message is delivered at the time at which the modelle
 times that this needs in :class:`~meshwave.engine.runtime.dry_run.delayed_messages.SharedTimes`.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """Smaller messages for dry runs that this machine could not deliver in time."""
 
+from __future__ import annotations
+
 from math import lcm
 
 import numpy as np

@@ -5,6 +5,8 @@ The all-gather of gloo also exchanges small messages, whose delayed acknowledgem
 emulated links.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from meshwave.engine.program.action import Op

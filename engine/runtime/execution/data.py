@@ -1,5 +1,7 @@
 """Training data: bytes of a text, tokens of a file, or random examples of a model. Every process reads its share independently."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Execution of a rank's program: one method per kind of action, one table of bound actions, one loop."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple

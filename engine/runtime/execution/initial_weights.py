@@ -1,5 +1,7 @@
 """Initial weights of a training run, read from a checkpoint of safetensors files and sharded for any layout of processes."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Job of a run's processes, read from the run folder and checked once."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,6 +4,8 @@ They replace torch.optim, whose first optimizer imports torch.compile: 800 modul
 compare them with torch.optim.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """Interfaces between an executor and its stages, its messages, and the update of its weights."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Protocol
 

@@ -1,5 +1,7 @@
 """Stages with sharded state: they reduce-scatter gradients, and gather weights, block by block or as a whole."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any

@@ -13,6 +13,8 @@ stores in addition to its own part:
   computes, and are freed afterwards.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 

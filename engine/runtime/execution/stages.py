@@ -1,5 +1,7 @@
 """Forward and backward of a stage on one microbatch."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple

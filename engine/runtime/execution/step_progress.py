@@ -1,5 +1,7 @@
 """Times, progress and errors of the actions of a step."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

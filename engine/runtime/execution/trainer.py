@@ -1,5 +1,7 @@
 """Trainer of one process: its stages, its share of the data, and its executor."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

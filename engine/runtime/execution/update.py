@@ -1,5 +1,7 @@
 """End of a step: gradients are reduced and clipped, and weights are updated."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 

@@ -5,6 +5,8 @@ several consecutive blocks with the same experts. Every process of a block has o
 which is replicated, and the experts of its place.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction

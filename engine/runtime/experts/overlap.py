@@ -10,6 +10,8 @@ the end, before any gather could start. With one step in flight those links woul
 and between the arrival of one step and the start of the next.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -4,6 +4,8 @@ Each place keeps its number of experts. Weights and optimizer states therefore k
 share them stay the same; only their contents move, from the device that held an expert to the one that will hold it.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Start and end times of the steps of expert layers, shown in the view of a block's layers."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -11,6 +11,8 @@ Tensors are ``[tokens, hidden]`` outside ORDER and RESTORE. Between the two they
 hidden]``: a block consists of the slots of one expert that come from one place, and the copies of a slot are adjacent.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 

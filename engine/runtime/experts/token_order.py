@@ -1,5 +1,7 @@
 """Order of tokens by the slots of their experts, and back, with gradients."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -1,5 +1,7 @@
 """Models built with torch, stage by stage: the torch part of each model family."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,5 +1,7 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1)."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 

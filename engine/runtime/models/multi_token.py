@@ -1,5 +1,7 @@
 """Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): the last layers predict further tokens."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

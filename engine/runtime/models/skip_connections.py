@@ -1,5 +1,7 @@
 """Stages and a transformer with skip connections (U-ViT: Bao et al., arXiv:2209.12152, CVPR 2023)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

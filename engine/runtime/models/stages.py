@@ -1,5 +1,7 @@
 """Stages of a model, and the base class of their builders."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any

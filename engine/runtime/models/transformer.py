@@ -1,5 +1,7 @@
 """Transformer language model in separate parts, so that a process builds only its own stages."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,6 +4,8 @@ The blocks are those of the paper: residual blocks of two convolutions with grou
 resolutions, and an embedding of the noise step as an input of every residual block.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate

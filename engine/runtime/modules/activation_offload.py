@@ -1,5 +1,7 @@
 """Activations in host memory between the forward and the backward (Rhu et al., arXiv:1602.08124)."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Iterable
 from functools import cache

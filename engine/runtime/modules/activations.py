@@ -1,5 +1,7 @@
 """Activation functions of feed-forward blocks and their gradients, for experts with an explicit backward pass."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -1,5 +1,7 @@
 """Kernel of scaled_dot_product_attention that a run uses instead of torch's own choice."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any
 

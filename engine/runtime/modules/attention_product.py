@@ -1,5 +1,7 @@
 """Softmax attention of queries, keys and values."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,5 +1,7 @@
 """Matrix products of several experts with equally many rows each: in the dtype of the weights, or in fp8."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import torch

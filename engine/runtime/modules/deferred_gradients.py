@@ -7,6 +7,8 @@ input and the gradient of the output that it needs; other tensors that autograd 
 same kernels as autograd, with the same layouts, so that the results are bitwise equal to those of a whole backward.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -4,6 +4,8 @@ A token attends to tokens of its own document only, and learned positions restar
 and ALiBi depend on distances only and need no restart.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,5 +1,7 @@
 """Router biases that balance the load of experts, updated from the load of a step instead of a gradient."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 

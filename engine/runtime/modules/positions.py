@@ -1,5 +1,7 @@
 """Positions in attention: rotary embeddings (Su et al., arXiv:2104.09864) and ALiBi (Press et al., arXiv:2108.12409)."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 from math import ceil, floor, log, pi
 

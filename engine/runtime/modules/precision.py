@@ -1,5 +1,7 @@
 """Precision of sums, logarithms and norms."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 

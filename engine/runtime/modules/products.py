@@ -1,5 +1,7 @@
 """Matrix products of linear layers: in the dtype of the weights, or in fp8 with dynamic scales."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 
 import torch

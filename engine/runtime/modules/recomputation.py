@@ -1,5 +1,7 @@
 """Recomputation of parts of a layer in its backward (Korthikanti et al., arXiv:2205.05198, section 5)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar

@@ -1,5 +1,7 @@
 """RMS norm whose weight gradient can be deferred (Zhang and Sennrich, arXiv:1910.07467)."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

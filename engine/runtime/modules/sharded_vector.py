@@ -1,5 +1,7 @@
 """Learned vector, such as a number per head, whose gradient can be deferred."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

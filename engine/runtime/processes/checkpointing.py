@@ -1,5 +1,7 @@
 """Schedule of a run's checkpoints, and the output of its weights at the end."""
 
+from __future__ import annotations
+
 import os
 import signal
 import time

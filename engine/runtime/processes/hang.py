@@ -1,5 +1,7 @@
 """Diagnosis of a hang: finds the process that delays the others from the position of each process in the program."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

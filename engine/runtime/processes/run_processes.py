@@ -1,5 +1,7 @@
 """Processes of one run: their exits, and their end when one of them fails or the run is cancelled."""
 
+from __future__ import annotations
+
 import os
 import signal
 import time

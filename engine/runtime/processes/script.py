@@ -1,5 +1,7 @@
 """Main function of exported scripts, which trains a design in each process that torchrun starts."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import os

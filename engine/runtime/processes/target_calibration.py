@@ -3,6 +3,8 @@
 It reads the options from ``calibration.json`` and writes ``profile.json``.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys

@@ -4,6 +4,8 @@ torchrun starts one process per device. Process 0 writes ``report.json`` with th
 process, and the measured latency and bandwidth of links.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 import sys

@@ -6,6 +6,8 @@ It forks the worker of the run, which writes its output to the log of the run fo
 ``MESHWAVE_PROCESS_ORDER`` lists the process of the run for each process rank of torchrun.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal

@@ -15,6 +15,8 @@ If the run folder contains a ``network.json``, a child process first builds that
 run enter it, and it is removed with them.
 """
 
+from __future__ import annotations
+
 import argparse
 import ctypes
 import gc

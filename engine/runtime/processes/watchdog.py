@@ -1,5 +1,7 @@
 """Watchdog of a run: each process reports its position, and a hang ends the run with a message that names its cause."""
 
+from __future__ import annotations
+
 import os
 import socket
 import threading

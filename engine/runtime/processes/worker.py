@@ -4,6 +4,8 @@ It reads the environment variables ``RANK``, ``WORLD_SIZE`` and ``LOCAL_RANK``, 
 folder, and writes its results there (``events``, ``metrics``, ``spans``, and ``error`` if it fails).
 """
 
+from __future__ import annotations
+
 import ctypes
 import gc
 import json

@@ -21,6 +21,8 @@ other, both may share the NIC and finish at the time planned for the later one;
 would speed up the first task only, not the last.
 """
 
+from __future__ import annotations
+
 from meshwave.engine.runtime.resharding.bound_transfer import PendingReshard, Resharding
 from meshwave.engine.runtime.resharding.many_tensors import (
     PendingReshardList,

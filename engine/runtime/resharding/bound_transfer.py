@@ -1,5 +1,7 @@
 """Planned transfers bound to a process, which can be started any number of times."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar

@@ -1,5 +1,7 @@
 """Resharding of several tensors by one plan, asynchronously; only the processes that take part call it."""
 
+from __future__ import annotations
+
 import json
 import socket
 from collections import Counter

@@ -1,5 +1,7 @@
 """Part of one process in a transfer: the slices that it sends and receives, and all its messages."""
 
+from __future__ import annotations
+
 from collections import Counter, defaultdict
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Resharding of one tensor, as a collective call of all processes of the default group."""
 
+from __future__ import annotations
+
 import socket
 from collections.abc import Sequence
 from datetime import timedelta

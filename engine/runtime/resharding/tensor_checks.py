@@ -1,5 +1,7 @@
 """Checks of the tensors that a process passes to a transfer."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Transports of bytes between processes: gloo through host memory, or a backend from device to device."""
 
+from __future__ import annotations
+
 import threading
 import time
 from abc import ABC, abstractmethod
