@@ -56,6 +56,7 @@ from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import OptimizerUpdate
 from meshwave.engine.runtime.models import Stage, build_stage
+from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred_gradients
 
 WARM_UP_STEPS = 2
 """Steps of each runtime before the first turn, including the steps that compare both."""
@@ -341,7 +342,7 @@ def _timed_computations(runtime: Runtime, timer: ProcessorTimer) -> Iterator[Non
             for name in ("forward", "forward_body")
         ),
         *((head, name, getattr(head, name)) for head in heads for name in ("logits", "loss")),
-        *((local_stages, name, getattr(local_stages, name)) for name in ("compute_deferred_gradients",)),
+        (local_stages, "compute_deferred_gradients", compute_deferred_gradients),
         (Variable, "_execution_engine", engine),
     ]
     for owner, name, function in wrapped:
