@@ -67,6 +67,7 @@ def embedded_document(text: str) -> str | None:
     """
     found = _EMBEDDED.search(text)
     try:
-        return b64decode(found[1]).decode() if found else None
+        # in pictures of earlier versions, bytes of the file can follow that look like further base64
+        return b64decode(found[1][: len(found[1]) // 4 * 4]).decode() if found else None
     except ValueError:
         return None

@@ -42,7 +42,7 @@ class Png(Export):
     def shown_bytes(cls, prediction: Prediction, shown: Sequence[ShownTimeline]) -> bytes:
         design = prediction.design
         picture = lay_out_timelines(shown, title=design.name, unit=prediction.costs.unit)
-        return draw_png(picture, comment=data_url(design))
+        return draw_png(picture, comment=f"{data_url(design)}\n")  # the checksum that follows can look like base64
 
 
 def draw_png(picture: Picture, *, ratio: int = 2, comment: str = "") -> bytes:

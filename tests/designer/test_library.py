@@ -22,7 +22,7 @@ from meshwave.designer.state.library import DELETED_KEPT_S, Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.document.links import design_link, read_design_link
+from meshwave.engine.document.links import data_url, design_link, embedded_document, read_design_link
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
@@ -310,6 +310,14 @@ def test_an_exported_page_or_picture_opens_as_its_design(form: str) -> None:
 
     assert opened.design == FIRST
     assert not opened.is_import
+
+
+@pytest.mark.parametrize("name", ["a", "ab", "abc"])  # three lengths of the padding
+@pytest.mark.parametrize("checksum", ["", "L", "Lb", "Lb5"])
+def test_a_checksum_after_a_design_that_looks_like_base64_is_ignored(name: str, checksum: str) -> None:
+    design = FIRST.model_copy(update={"name": name})
+
+    assert embedded_document(data_url(design) + checksum) == design.to_json()
 
 
 @pytest.mark.parametrize(
