@@ -25,7 +25,9 @@ from meshwave.designer.bench.page_client import SESSION_TOKEN, PageClient
 from meshwave.designer.canvases.transfer import TransferView
 from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.server import serve as server
+from meshwave.designer.state import job_processes
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.job_processes import take_process
 from meshwave.designer.state.library import new_id
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.run_data import FollowedRun
@@ -141,8 +143,10 @@ def test_a_tab_that_is_closed_while_it_connects_leaves_no_session(designer: tupl
 
 
 @pytest.mark.slow
-def test_closed_tabs_leave_nothing_behind(designer: tuple[str, Studio]) -> None:
+def test_closed_tabs_leave_nothing_behind(designer: tuple[str, Studio], monkeypatch: pytest.MonkeyPatch) -> None:
     link, studio = designer
+    monkeypatch.setattr(job_processes, "IDLE_S", 0)
+    take_process().end()  # that of another test may wait for the next job
     of_other_tests = [each for each in gc.get_objects() if type(each) in OF_A_TAB]  # held, so that they stay as many
     sessions = sum(isinstance(each, ServerSession) for each in of_other_tests)
     run(edit_and_leave(link))  # loads what a process keeps
