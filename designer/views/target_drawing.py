@@ -5,46 +5,16 @@ The button *Use this cluster* measures it by a job, and *Refresh* below the draw
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
+from meshwave.designer.state.attached_cluster import AttachedCluster
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.job_processes import Done, Failed, JobUpdate
 from meshwave.designer.state.jobs import Job, run_now
 from meshwave.designer.views.launch_bar import LaunchBar
-from meshwave.engine.document.cluster import Cluster
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.runs.launchers._node_counts import NodeCounts
-from meshwave.engine.runs.target_check import TargetCluster, nodes_text, target_cluster, target_nodes
-
-
-@dataclass(frozen=True)
-class AttachedCluster:
-    """Cluster of a launch target, and the nodes of it that were free at a given time."""
-
-    target: str
-    found: TargetCluster
-    time_s: float = field(default_factory=time.time)
-    """Time at which the nodes were counted, in Unix seconds."""
-
-    def picture(self, cluster: Cluster) -> dict[str, Any]:
-        """Return the data that the cluster canvas shows; empty if the design has another cluster by now."""
-        if cluster != self.found.cluster:
-            return {}
-        counts, link = self.found.counts, self.found.device_links
-        kind = f"{'NVLink' if link.startswith('NV') else 'PCIe'} ({link})" if link else ""
-        if counts is None or counts.free is None:
-            return {"link": kind}
-        return {
-            "link": kind,
-            "target": self.target,
-            "time": time.strftime("%H:%M:%S", time.localtime(self.time_s)),
-            "free": counts.free,
-            "total": len(counts.states),
-            "nodes": [*counts.states[: cluster.nodes]],
-        }
+from meshwave.engine.runs.target_check import nodes_text, target_cluster, target_nodes
 
 
 def draw_target(session: Session, bar: LaunchBar, target: str) -> None:

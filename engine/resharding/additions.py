@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from meshwave.engine.resharding.tasks import Links, Move, UnitTask
+from meshwave.engine.resharding.links import Links
+from meshwave.engine.resharding.tasks import Move, UnitTask
 
 
 def partial_sum_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) -> list[Move]:

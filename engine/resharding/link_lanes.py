@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding.additions import partial_sum_moves
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.strategies import strategies
-from meshwave.engine.resharding.tasks import Links, UnitTask
+from meshwave.engine.resharding.tasks import UnitTask
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

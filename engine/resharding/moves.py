@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshwave.engine.resharding.additions import partial_sum_moves
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.strategies import strategies
-from meshwave.engine.resharding.tasks import Links, Move, UnitTask
+from meshwave.engine.resharding.tasks import Move, UnitTask
 from meshwave.engine.traffic import Traffic
 
 

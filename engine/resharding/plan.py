@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from meshwave.engine.resharding.additions import addition_seconds, partial_sum_moves
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.orderings import Ordering, orderings
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 from meshwave.engine.resharding.strategies import Latency, Strategy, strategies
-from meshwave.engine.resharding.tasks import Links, Load, Side, Tensor, UnitTask
+from meshwave.engine.resharding.tasks import Load, Side, Tensor, UnitTask
 
 TOLERANCE = 1e-9
 

@@ -21,9 +21,10 @@ from itertools import islice
 from typing import Literal, NamedTuple, Self
 
 from meshwave.engine.program.shared_links_loop import RATE_TOLERANCE, compute_fair_rates
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.moves import plan_moves
 from meshwave.engine.resharding.plan import Plan
-from meshwave.engine.resharding.tasks import Links, Move, UnitTask
+from meshwave.engine.resharding.tasks import Move, UnitTask
 
 BUFFER_BYTES = 2**22
 """Bytes of a message that the transport accepts from the sender before the receiver has them: the maximum that Linux

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwave.engine.program.link_shares import PortUse, Share, Steps, max_shares_per_port, stack_shares
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan_simulation import PlanSimulation, Port, Ports, SimulatedMessage, port_capacity
-from meshwave.engine.resharding.tasks import Links
 
 NO_STEPS = Steps((0.0,), (0.0,))
 

@@ -10,12 +10,13 @@ from typing import Self
 
 from meshwave.engine.progress import report_progress
 from meshwave.engine.resharding.boxes import Box
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.moves import plan_moves
 from meshwave.engine.resharding.orderings import orderings
 from meshwave.engine.resharding.plan import Plan, plan_tasks, strategy_tasks
 from meshwave.engine.resharding.plan_simulation import MAX_SIMULATED_MESSAGES, simulated_plan_seconds
 from meshwave.engine.resharding.strategies import strategies
-from meshwave.engine.resharding.tasks import Links, Load, Move, Side, Tensor, UnitTask
+from meshwave.engine.resharding.tasks import Load, Move, Side, Tensor, UnitTask
 
 
 @dataclass(frozen=True)

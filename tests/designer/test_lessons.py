@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from meshwave.designer.lessons import LessonPane
-from meshwave.designer.lessons.pane import to_html
+from meshwave.designer.lessons.text import to_html
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.launches import Launches

@@ -21,9 +21,10 @@ from meshwave.designer.views import memory, run_data, runs
 from meshwave.designer.views.loss import CurvePlot, draw_plots
 from meshwave.designer.views.memory import MemoryBars
 from meshwave.designer.views.numbers import Numbers
-from meshwave.designer.views.run_data import SHOWN_VALUES, FollowedRun, StepCurve
+from meshwave.designer.views.run_data import FollowedRun
 from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
+from meshwave.designer.views.step_curve import SHOWN_VALUES, StepCurve
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.errors import RunError

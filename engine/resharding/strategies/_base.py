@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.registry import Registry
-from meshwave.engine.resharding.tasks import Links, Load, UnitTask, cut_tasks, slices_with_owners, slices_with_receivers
+from meshwave.engine.resharding.links import Links
+from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, slices_with_owners, slices_with_receivers
 
 
 class Latency(NamedTuple):

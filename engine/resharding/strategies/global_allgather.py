@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.strategies._base import (
     Latency,
     Leg,
@@ -14,7 +15,7 @@ from meshwave.engine.resharding.strategies._base import (
     scatter_legs,
     strategies,
 )
-from meshwave.engine.resharding.tasks import Links, UnitTask
+from meshwave.engine.resharding.tasks import UnitTask
 
 
 @strategies.register("global-allgather")

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, chunk_counts, strategies, tree_legs
-from meshwave.engine.resharding.tasks import Links, UnitTask
+from meshwave.engine.resharding.tasks import UnitTask
 
 
 @strategies.register("hierarchical")

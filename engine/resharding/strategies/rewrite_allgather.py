@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.rewriting import rewritten_receivers
 from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, strategies
-from meshwave.engine.resharding.tasks import Links, Load, UnitTask, cut_tasks, slices_with_owners
+from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, slices_with_owners
 
 
 @strategies.register("rewrite-allgather")

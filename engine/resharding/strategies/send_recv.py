@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, strategies
-from meshwave.engine.resharding.tasks import Links, UnitTask
+from meshwave.engine.resharding.tasks import UnitTask
 
 
 @strategies.register("send-recv")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -11,9 +10,9 @@ from torch import Tensor
 
 from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Transfer
-from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.device.clock import Stamp
-from meshwave.engine.runtime.resharding.process_part import ProcessPart, Slice, Sum, box_shape
+from meshwave.engine.runtime.resharding.partial_sums import SliceSum
+from meshwave.engine.runtime.resharding.process_part import ProcessPart, Slice, box_shape
 from meshwave.engine.runtime.resharding.tensor_checks import check_no_overlap, check_shard, check_summable
 from meshwave.engine.runtime.resharding.transports import MessagesInFlight, Transport
 
@@ -239,34 +238,3 @@ class Resharding(BoundTransfer):
 def _flat_bytes(contiguous: Tensor) -> Tensor:
     """Return the bytes of a contiguous tensor; a tensor with a single element may have any stride."""
     return contiguous.as_strided((contiguous.numel(),), (1,)).view(torch.uint8)
-
-
-class SliceSum:
-    """Sum of the partial sums of a slice, computed once by the first caller, after all of them have arrived.
-
-    On an accelerator the streams of later callers wait for the stream that computes the sum.
-    """
-
-    def __init__(self, places: Sum, data: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """Prepare the sum. ``data`` contains the bytes of each slice of this process's part."""
-        self._total = data[places.total].view(dtype)
-        self._partial_sums = [data[place].view(dtype) for place in places.partial_sums]
-        self._lock = threading.Lock()
-        self._event: torch.Event | None = None
-        self._is_computed = False
-
-    def __call__(self) -> None:
-        """Compute the sum, or wait for it if another thread computes it."""
-        with self._lock, torch.no_grad():  # no_grad applies per thread, and sender threads start without it
-            if self._is_computed:
-                if self._event is not None:
-                    self._event.wait()
-                return
-            first, *others = self._partial_sums
-            self._total.copy_(first)
-            for each in others:
-                self._total.add_(each)
-            if is_accelerator(self._total.device):
-                self._event = torch.Event(enable_timing=False)
-                self._event.record()
-            self._is_computed = True

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from meshwave.engine.resharding import Mesh
 from meshwave.engine.runtime.resharding import ReshardItem, reshard_many
-from meshwave.engine.runtime.resharding.many_tensors import Rendezvous
+from meshwave.engine.runtime.resharding.rendezvous import Rendezvous
 
 take_tags = Rendezvous.take_tags
 dist.init_process_group("gloo")
