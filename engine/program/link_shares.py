@@ -67,7 +67,7 @@ def stack_shares(passing: Sequence[PortUse], most: int) -> list[Share]:
 
 
 def max_concurrent_messages(found: Iterable[Share | PortUse]) -> int:
-    """Return the maximum number of messages that use a port at the same time, or that are drawn at the same time."""
+    """Return the maximum number of messages that use a port, or of shares that are drawn, at the same time."""
     ends: list[float] = []
     most = 0
     for each in sorted(found, key=attrgetter("start_s")):
