@@ -99,7 +99,7 @@ TEXT_FORMS: dict[str, str] = {}
 
 
 def text_form(pattern: str, form: str) -> Any:
-    """Return the field of a text with a ``pattern``; ``form`` describes it in messages: the value should be ``form``."""
+    """Return a text field that must match ``pattern``; messages say that the value should be ``form``."""
     TEXT_FORMS[pattern] = form
     return Field(pattern=pattern)
 

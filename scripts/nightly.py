@@ -45,7 +45,7 @@ class Job(NamedTuple):
 
 def main() -> int:
     """Run the selected parts and list failed commands."""
-    parser = argparse.ArgumentParser(description="Run the tests of the night.")
+    parser = argparse.ArgumentParser(description="Run the nightly tests.")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas: %(default)s")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="seed to explore from")
     options = parser.parse_args()

@@ -139,7 +139,7 @@ def install_torch() -> None:
         quick = ["--index-url", CPU_TORCH_INDEX, "--timeout", "8", "--retries", "0"]
         if pip("install", "--no-deps", *quick, pinned, check=False) == 0:
             return
-        say("pytorch.org cannot be reached from here; the index that pip is configured for decides the build")
+        say("pytorch.org cannot be reached from here; the build depends on the index that pip is configured to use")
     say(f"installing {pinned}")
     pip("install", pinned)
 
@@ -300,4 +300,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except KeyboardInterrupt:
-        sys.exit("\nset-up stopped; the next call goes on from here")
+        sys.exit("\nset-up stopped; the next call continues from here")

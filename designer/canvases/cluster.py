@@ -169,7 +169,10 @@ class ClusterCanvas(MarkedCanvas):
 
 
 def link_labels(cluster: Mapping[str, Any], reported: str = "") -> dict[str, str]:
-    """Return the bandwidth and kind of each link of the cluster as text: the ``reported`` kind inside a node, or the usual."""
+    """Return the bandwidth and kind of each link of the cluster as text.
+
+    The kind follows from the bandwidth; ``reported`` replaces it inside a node.
+    """
     labels = {}
     for name, kinds in _KINDS.items():
         bandwidth = cluster.get(f"{name}_node", {}).get("bandwidth")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshwave.designer.canvases.expert_controls import HELP
 from meshwave.engine.costs.flops import optimizer_state_bytes
-from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.operators import element_sizes
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import device_rates, expert_schedule, mesh_links, resolve_expert_layer
 from meshwave.engine.experts import (
@@ -137,7 +137,7 @@ def price_layer(design: Design, rank: int, layer: Layer) -> Price:
 
 def expert_bytes(design: Design, layer: Layer) -> float:
     """Return the bytes of weights, gradients and optimizer states of one expert on one of its devices."""
-    size, training = number_sizes(design.training), design.training
+    size, training = element_sizes(design.training), design.training
     states = optimizer_state_bytes(training)
     cut = layer.esp if expert_schedule(design).shards_experts else 1
     return layer.expert_parameters(cut) * (size.weights + size.copy + size.gradients + states)

@@ -247,7 +247,7 @@ class ExpertsCanvas(MarkedCanvas):
     def _edit_layer(self, key: str, value: Any, label: str) -> None:
         """Set the placement or the load of the layer shown."""
         where = "" if self.layer == COMMON else f" in layer {self.layer}"
-        self._edit(*edits.set_of_layer(self._whole_design, self.layer, key, value), f"{label}{where}")
+        self._edit(*edits.layer_setting_edit(self._whole_design, self.layer, key, value), f"{label}{where}")
 
     @property
     def _layer(self) -> Layer:

@@ -16,7 +16,7 @@ from meshwave.designer.views.timeline_columns import Layer
 from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.document.differences import distinct_titles
 from meshwave.engine.findings import Refusal
-from meshwave.engine.predict.order_consequences import lay_out_blocked_order
+from meshwave.engine.predict.order_consequences import simulate_blocked_order
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.predict.questions import stage_flops
 from meshwave.engine.program.blocked_order import BlockedOrder
@@ -32,7 +32,7 @@ def find_blocked_order(session: Session) -> BlockedOrder | None:
     design = session.design
     if {problem.code for problem in session.errors} != {"deadlock"} or count_computations(design) > LARGEST_BY_HAND:
         return None
-    return lay_out_blocked_order(design)
+    return simulate_blocked_order(design)
 
 
 def timeline_layers(

@@ -46,7 +46,7 @@ class BackgroundCalibration:
     def __init__(self, measure: Measure = calibrate_machine) -> None:
         self._measure = measure
         self._status = CalibrationStatus()
-        self._canceled = threading.Event()
+        self._cancelled = threading.Event()
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
         self._thread: threading.Thread | None = None
@@ -72,7 +72,7 @@ class BackgroundCalibration:
         with self._lock:
             if self._status.is_running:
                 raise Refusal("already_calibrating")
-            self._canceled.clear()
+            self._cancelled.clear()
             self._status = CalibrationStatus("runs", name, 0.0, "starting")
         self._notify()  # before the thread starts, so that listeners see the statuses in order
         self._thread = threading.Thread(target=self._run, args=(name,), daemon=True, name="calibrate")
@@ -83,7 +83,7 @@ class BackgroundCalibration:
         with self._lock:
             if not self._status.is_running:
                 return
-            self._canceled.set()
+            self._cancelled.set()
             self._status = replace(self._status, words="stopping")
         self._notify()
 
@@ -96,7 +96,7 @@ class BackgroundCalibration:
     def _run(self, name: str) -> None:
         try:
             profile = self._measure(default_options(), self._report_progress)
-            self._check_canceled()
+            self._check_cancelled()
             status = _store_profile(profile, name)
         except Stopped:
             status = CalibrationStatus("stopped", name, 0.0, "stopped; no profile was stored")
@@ -107,12 +107,12 @@ class BackgroundCalibration:
             status = CalibrationStatus("failed", name, 0.0, defect_text(wrong))
         self._set_status(status)
 
-    def _check_canceled(self) -> None:
-        if self._canceled.is_set():
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
             raise Stopped
 
     def _report_progress(self, progress: CalibrationProgress) -> None:
-        self._check_canceled()
+        self._check_cancelled()
         self._set_status(CalibrationStatus("runs", self._status.name, progress.share, progress.message))
 
     def _set_status(self, status: CalibrationStatus) -> None:
@@ -139,4 +139,4 @@ def _store_profile(profile: Profile, name: str) -> CalibrationStatus:
 
 
 class Stopped(Exception):
-    """Raised in the calibration thread after it was canceled."""
+    """Raised in the calibration thread after it was cancelled."""

@@ -391,7 +391,7 @@ class Session(param.Parameterized):
         elif design != self.design or document != self.document:
             back = (
                 [self._history_entry(label, opens)] if self.member is None else []
-            )  # in a shared design, each person has an own history
+            )  # in a shared design, each person has a history of their own
             past = [*self._past, *back][-LONGEST_HISTORY:]
             self._apply_step(Step(lambda: design, label, opens, document), past, [], "edit")
 

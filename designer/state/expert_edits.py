@@ -121,7 +121,7 @@ def design_of_layer(design: Design, number: int) -> Design:
     return design.model_copy(update={"experts": design.experts.section_of_layer(number)})
 
 
-def set_of_layer(design: Design, number: int, key: str, value: Any) -> tuple[str, Any]:
+def layer_setting_edit(design: Design, number: int, key: str, value: Any) -> tuple[str, Any]:
     """Return the path and the value of the edit that sets the placement or load of one layer, or of the layers without their own."""
     if number == COMMON:
         return f"experts.{key}", value

@@ -163,9 +163,9 @@ def full_axes(axes: Axes) -> dict[str, int]:
 
 
 def axes_choices(mesh: Mesh) -> list[dict[str, int]]:
-    """Return the assignments of axes to the devices of a mesh, first those with its own cp; largest dp first.
+    """Return the possible axes of a mesh: first those with its current cp, then the others; largest dp first.
 
-    With its own cp, the axes can have any order; with another cp, they are in the order dp, cp, tp.
+    With the current cp, the axes can have any order; with another cp, they are in the order dp, cp, tp.
     """
     devices, own, found = len(mesh["devices"]), mesh["axes"].get("cp", 1), []
     for tp in divisors(devices // own):

@@ -60,7 +60,7 @@ class Predictions:
     def request(self, design: Design, later: Later, handle: UpdateHandler) -> Listener:
         """Predict a design by a job; designs with the same meaning share a job.
 
-        ``handle`` receives progress and at last an :data:`Outcome`.
+        ``handle`` receives progress and finally an :data:`Outcome`.
         """
         key = _meaning_digest(design)
         job = self._jobs.get(key)

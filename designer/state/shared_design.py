@@ -144,11 +144,11 @@ class Member:
         for each in self.replaced:
             if each.number == number:
                 self.shared.note_acceptance(self, each.change.where)
-                self.forget_replaced(each.change.where)
+                self.discard_replaced(each.change.where)
         if self.notify is not None:
             self.notify()
 
-    def forget_replaced(self, where: str) -> None:
+    def discard_replaced(self, where: str) -> None:
         """Stop offering to restore the replaced value at a path."""
         self.replaced = [each for each in self.replaced if each.change.where != where]
 
@@ -368,7 +368,7 @@ class SharedDesign:
             self._replay_step(step, after[number], first)
             for edits, id, where in log.accepted:
                 if edits == number + 1 and id in self.members:
-                    self.members[id].forget_replaced(where)
+                    self.members[id].discard_replaced(where)
 
     def _replay_step(self, step: LoggedStep, after: Mapping[str, Any], first: str) -> None:
         author = step.author or Author(first, "")

@@ -56,12 +56,12 @@ class LaunchBar(Canvas):
         self._send_msg({"type": "focus"})
 
     def _on_launch(self, key: str = "") -> None:
-        self._show_refusal_of(partial(self._launch, key or None))
+        self._call_and_show_refusal(partial(self._launch, key or None))
 
     def _on_rehearse(self, key: str = "") -> None:
-        self._show_refusal_of(partial(self._rehearse, key or None))
+        self._call_and_show_refusal(partial(self._rehearse, key or None))
 
-    def _show_refusal_of(self, act: Callable[[], Any]) -> None:
+    def _call_and_show_refusal(self, act: Callable[[], Any]) -> None:
         """Call a function, and show the reason if it is refused or fails."""
         self.notice = ""
         try:
@@ -78,17 +78,19 @@ class LaunchBar(Canvas):
         The page shows the activity meanwhile, and a refusal afterwards.
         """
         self.activity = activity
-        call_in_background(work, self._later, lambda done: self._show_refusal_of(partial(self._end_call, done, then)))
+        call_in_background(
+            work, self._later, lambda done: self._call_and_show_refusal(partial(self._end_call, done, then))
+        )
 
     def _end_call(self, done: Future[T], then: Callable[[T], object]) -> None:
         self.activity = ""
         then(done.result())
 
     def _on_choose(self, place: str) -> None:
-        self._show_refusal_of(partial(self._choose, place))
+        self._call_and_show_refusal(partial(self._choose, place))
 
     def _on_draw(self) -> None:
-        self._show_refusal_of(self._draw)
+        self._call_and_show_refusal(self._draw)
 
     def _on_cancel(self) -> None:
-        self._show_refusal_of(self._cancel)
+        self._call_and_show_refusal(self._cancel)

@@ -185,7 +185,7 @@ def _largest_loss_differences(runs: Mapping[str, Mapping[str, Any]]) -> Iterator
 
 
 def to_text(found: Mapping[str, Any]) -> list[str]:
-    """Format the result of :func:`convergence` for a terminal."""
+    """Format the result of :func:`compare_convergence` for a terminal."""
     runs, steps = found["runs"], found["steps"]
     printed = sorted({round(n * (steps - 1) / (PRINTED_STEPS - 1)) for n in range(PRINTED_STEPS)})
     width = max(len(run["title"]) for run in runs.values()) + 2

@@ -207,7 +207,7 @@ def check_claims(found: ExpertMeasurements) -> Iterator[ClaimCheck]:
     """Compare the claims of the model with the measurements of the layers."""
     promised = [(each, name) for each in found.layers for name in PARM if each.gain(name, each.predicted) > GAIN]
     yield ClaimCheck(
-        f"Parm's schedules beat {BASELINE} where the model says by more than {GAIN - 1:.0%}",
+        f"Parm's schedules are faster than {BASELINE} where the model predicts a gain of more than {GAIN - 1:.0%}",
         len(promised),
         tuple(f"{_layer_name(each.layer)}: {name}" for each, name in promised if each.gain(name, each.measured) <= 1),
     )
@@ -238,7 +238,7 @@ def _layer_name(layer: Layer) -> str:
     routes = layer.top_k * (layer.capacity_factor or 1)
     return (
         f"mp {layer.mp}, ep {layer.ep}, esp {layer.esp}; {layer.tokens:,} tokens of {layer.hidden}, experts of "
-        f"{layer.ffn_hidden}, top {layer.top_k} with room for {routes:.3g}"
+        f"{layer.ffn_hidden}, top {layer.top_k} with capacity for {routes:.3g}"
     )
 
 
@@ -277,7 +277,7 @@ def _layer_figures(each: ComparedLayer) -> dict[str, Any]:
 
 
 def to_text(found: Mapping[str, Any]) -> list[str]:
-    """Return the result of :func:`figures` as lines for a terminal."""
+    """Return the result of :func:`collect_figures` as lines for a terminal."""
     speed, moves = quantity(found["flops"], "FLOP/s"), quantity(found["memory_bytes_per_s"], "B/s")
     lines = [
         f"  {found['network']}",

@@ -277,17 +277,20 @@ def _add_machine_commands(commands: Any) -> None:
         "parts",
         nargs="*",
         help="benchmarks to run, or published: predictions against published training runs; default: all except "
-        "accuracy, rehearsal and soak",
+        "accuracy, rehearsal, learners and soak",
     )
     bench.add_argument(
-        "--only", metavar="WORD,...", help="accuracy and rehearsal: designs whose name contains a word; or: missing"
+        "--only",
+        metavar="WORD,...",
+        help="accuracy and rehearsal: measure only designs whose name or group contains a word, or missing: only "
+        "designs without a result in FILE",
     )
     bench.add_argument(
         "--out",
         "-o",
         metavar="FILE",
         help="accuracy, rehearsal and published: write results to FILE, with a report and a figure next to it; "
-        "launch: append a line for each killed run to FILE, and go on after the lines that it has",
+        "launch: append a line for each killed run to FILE, and continue after the lines that it already has",
     )
     bench.add_argument(
         "--runs",
@@ -296,5 +299,5 @@ def _add_machine_commands(commands: Any) -> None:
     )
     bench.add_argument("--on", metavar="TARGET", help="launch: launch target to measure; default: local")
     bench.add_argument("--kills", type=int, metavar="N", help="launch: kill a process of N runs at random moments")
-    bench.add_argument("--minutes", type=float, metavar="M", help="soak: duration in minutes; default: 5")
+    bench.add_argument("--minutes", type=float, metavar="M", help="learners and soak: duration in minutes; default: 5")
     add_json_option(bench)

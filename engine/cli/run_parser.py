@@ -167,10 +167,10 @@ RUN_ACTIONS = {
     "cancel": "cancel a run",
     "resume": "continue from the newest checkpoint of a run",
     "export": "write a run as one file",
-    "weights": "write the weights that a run ended with for other programs",
+    "weights": "write the final weights of a run for other programs",
     "import": "import a run that was exported elsewhere",
     "delete": "delete a run and its folder",
-    "rebuild": "enter all run folders that the run database lacks",
+    "rebuild": "add all run folders that are missing from the run database",
     "profile": "save the measurements of a run as a calibration profile",
 }
 

@@ -170,7 +170,7 @@ def _import_runs(record: Record, options: argparse.Namespace) -> int:
 
 
 def _rebuild_record(record: Record, options: argparse.Namespace) -> int:
-    """Enter all run folders that the run database lacks."""
+    """Add all run folders that are missing from the run database."""
     found = restore_entries(record)
     return _print_value({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
 

@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from meshwave.engine.costs.alpha_beta import Message, transfer_seconds
-from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.operators import element_sizes
 from meshwave.engine.costs.port_usage import Int64s, Messages
 from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.transfer import Transfer as How
@@ -119,7 +119,7 @@ def boundary_tensor(design: Design, tensors: int = 1) -> Tensor:
     If ``tensors`` is above one, as many tensors are concatenated along the last dim.
     """
     first = design.meshes[0]
-    item = number_sizes(design.training).item
+    item = element_sizes(design.training).item
     sequences = design.training.micro_batch_size * first.data_parallel
     return Tensor((sequences, design.model.sequence, tensors * design.model.hidden), item)
 

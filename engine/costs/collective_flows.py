@@ -29,7 +29,7 @@ from meshwave.engine.costs.expert_blocks import (
 )
 from meshwave.engine.costs.fabric import Fabric, equal_ring_messages, ring_messages
 from meshwave.engine.costs.network import NetworkBuilder, exchange_usage
-from meshwave.engine.costs.operators import Operator, attention_product, number_sizes
+from meshwave.engine.costs.operators import Operator, attention_product, element_sizes
 from meshwave.engine.costs.port_usage import Messages, Usage, sum_usages
 from meshwave.engine.costs.sharding import reduction_rounds, weight_groups
 from meshwave.engine.document import Design, Mesh
@@ -43,7 +43,7 @@ def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[
     Each expert is reduced over the devices that hold it, then partial gates over all devices, then the weights that all
     replicas share.
     """
-    size, of_item = gradient_bytes(design, held), number_sizes(design.training).gradients
+    size, of_item = gradient_bytes(design, held), element_sizes(design.training).gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
     found = []
     for stage in range(program.stages):
@@ -72,7 +72,7 @@ def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping
 
 def gather_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
     """Return the rings of devices that gather sharded weights together, by stage; their ``share`` is in bytes."""
-    of_experts, found = number_sizes(design.training).computed_bytes(held.experts, held.experts), []
+    of_experts, found = element_sizes(design.training).computed_bytes(held.experts, held.experts), []
     for stage in range(program.stages):
         meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
         experts = float(of_experts[:, stage].max())

@@ -143,7 +143,7 @@ UNMEASURED_LINK = LinkSharing()
 
 
 def link_sharing(measured: Iterable[Contention]) -> LinkSharing:
-    """Return the measured factors of a profile, limited to physically possible values."""
+    """Return how concurrent flows share links, from measurements limited to physically possible values."""
     found = {each.pair: each for each in measured}
     across_capacity, across_duplex = _link_factors(found.get("across_nodes"))
     inside_capacity, inside_duplex = _link_factors(found.get("same_node"))

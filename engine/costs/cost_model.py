@@ -15,7 +15,7 @@ from meshwave.engine.costs.distinct_actions import Kinds, distinct_kinds
 from meshwave.engine.costs.gradient_buckets import bucket_sizes, uses_buckets
 from meshwave.engine.costs.microbatch_prices import length_scale, microbatch_scale
 from meshwave.engine.costs.model_flops import model_flops
-from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.operators import element_sizes
 from meshwave.engine.costs.packed_documents import mean_attended_share
 from meshwave.engine.costs.padded_documents import sequence_lengths
 from meshwave.engine.costs.sharding import reduction_rounds
@@ -236,7 +236,7 @@ def estimate(design: Design, program: Program) -> Costs:
 
 def _memory_costs(design: Design, held: Sizes) -> dict[str, Any]:
     """Return the fields of :class:`Costs` that describe the memory of one device of each rank."""
-    item = number_sizes(design.training).gradients
+    item = element_sizes(design.training).gradients
     return {
         "static_bytes": held.static_bytes,
         "gradient_bytes": (held.own if design.training.scatters_blocks else held.parameters) * item,

@@ -16,7 +16,7 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlocks, expert_blocks, expert_counts
-from meshwave.engine.costs.operators import Kernels, Workload, number_sizes
+from meshwave.engine.costs.operators import Kernels, Workload, element_sizes
 from meshwave.engine.costs.packed_documents import mean_attended_share
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
 from meshwave.engine.costs.transformer_layers import Sparse
@@ -71,7 +71,7 @@ def device_workload(design: Design, mesh: Mesh) -> Workload:
     """
     first = design.meshes[0]
     batch = design.training.micro_batch_size * first.data_parallel / mesh.dp
-    model, precision = design.model, number_sizes(design.training)
+    model, precision = design.model, element_sizes(design.training)
     recomputes = design.pipeline.recomputed_part
     if isinstance(model, BlockModel):
         if recomputes == "operators":
@@ -156,7 +156,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int], device
     transients, gathered = np.zeros((2, program.ranks))
     holders = [tuple(program.ranks_of(stage)) for stage in range(program.stages)]
     shares_on = {ranks: state_shares(design, [design.meshes[rank] for rank in ranks], device) for ranks in set(holders)}
-    precision = number_sizes(design.training)
+    precision = element_sizes(design.training)
     loads = workloads(design)
     blocks = [expert_blocks(design, mesh, load, device) for mesh, load in zip(design.meshes, loads, strict=True)]
     with_experts = expert_counts(design, layers)
@@ -373,4 +373,4 @@ def message_bytes_by_kind(design: Design, kinds: Kinds, held: Sizes) -> Floats:
 
 def gradient_bytes(design: Design, held: Sizes) -> Floats:
     """Return the gradient bytes of each stage on one device before they are sharded, ``[stages]``."""
-    return np.asarray(held.parameters.max(axis=0) * number_sizes(design.training).gradients)
+    return np.asarray(held.parameters.max(axis=0) * element_sizes(design.training).gradients)

@@ -56,9 +56,9 @@ class ExpertBlock:
     forward_s: float  # seconds of gate, experts and their messages
     input_gradient_s: float
     weight_gradient_s: float
-    hidden_s: float  # seconds of weight gradients that overlap with messages in a whole backward
+    hidden_s: float  # seconds of weight gradients that overlap with messages in a full backward
     forward_waits_s: float  # part of forward_s for which the device with the most computation waits for messages
-    input_waits_s: float  # the same part of input_gradient_s; a whole backward waits ``hidden_s`` less
+    input_waits_s: float  # the same part of input_gradient_s; a full backward waits ``hidden_s`` less
     gate_parameters: float
     expert_parameters: float  # parameters of all experts on the device
     forward_sent: Sent

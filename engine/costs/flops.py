@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from meshwave.engine.costs.operators import Operator, Workload, number_sizes
+from meshwave.engine.costs.operators import Operator, Workload, element_sizes
 from meshwave.engine.costs.stage_memory import kept_bytes, sum_over_stage
 from meshwave.engine.costs.transformer_layers import (
     Sparse,
@@ -128,7 +128,7 @@ def optimizer_state_bytes(training: Training) -> int:
 
     AdamW has two moments (Loshchilov and Hutter, arXiv:1711.05101), SGD without momentum none.
     """
-    return 2 * number_sizes(training).moment if training.optimizer == "adamw" else 0
+    return 2 * element_sizes(training).moment if training.optimizer == "adamw" else 0
 
 
 def optimizer_traffic_bytes(training: Training) -> int:
@@ -138,7 +138,7 @@ def optimizer_traffic_bytes(training: Training) -> int:
     gradient, and writes the weight. Mixed precision also writes the 16-bit copy. Clipping reads the gradients for their
     norm, then reads and writes them to scale them.
     """
-    size = number_sizes(training)
+    size = element_sizes(training)
     moments = 4 * size.moment if training.optimizer == "adamw" else 0
     clipping = 0 if training.clip_norm is None else 3 * size.gradients
     return 2 * size.weights + size.gradients + moments + size.copy + clipping

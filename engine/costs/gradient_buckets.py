@@ -73,7 +73,7 @@ def last_operations(program: Program) -> NDArray[np.int8]:
 def remaining_shares(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
     """Return the share of the last computation of each stage that follows the end of each bucket, ``[buckets, stages]``.
 
-    A stage whose backward is split computes the gradients of weights in W, or at the end of a whole backward (B), after
+    A stage whose backward is split computes the gradients of weights in W, or at the end of a full backward (B), after
     the gradient of its input. A recomputed stage begins its backward with a forward. If the replicas of a stage end
     with different computations, the share is the smallest one.
     """

@@ -91,18 +91,18 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
     UNSHARD and freed by a RESHARD. Other weights, optimizer states and the working set are constant. Each rank starts at
     time 0.
     """
-    return [(times, held.sum(axis=0)) for times, held in _held_over_time(timeline, costs, by_category=False)]
+    return [(times, held.sum(axis=0)) for times, held in _bytes_over_time(timeline, costs, by_category=False)]
 
 
 def memory_parts_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, dict[str, Floats]]]:
     """Return :func:`memory_over_time` with the bytes of each category instead of their sum."""
     return [
         (times, dict(zip(CATEGORIES, held, strict=True)))
-        for times, held in _held_over_time(timeline, costs, by_category=True)
+        for times, held in _bytes_over_time(timeline, costs, by_category=True)
     ]
 
 
-def _held_over_time(timeline: Timeline, costs: Costs, *, by_category: bool) -> list[tuple[Floats, Floats]]:
+def _bytes_over_time(timeline: Timeline, costs: Costs, *, by_category: bool) -> list[tuple[Floats, Floats]]:
     """Return the times of changes of each rank, and the bytes after them, ``[categories or 1, times]``."""
     shown = np.flatnonzero(~timeline.is_transfer)
     op, rank = timeline.op[shown], timeline.rank[shown]

@@ -46,7 +46,7 @@ PRECISIONS = {
 }
 
 
-def number_sizes(training: Training) -> Precision:
+def element_sizes(training: Training) -> Precision:
     """Return the bytes per element of each kind of tensor in a training run."""
     sizes = PRECISIONS[training.precision]
     has_short_gradients = training.precision == "bf16" and training.bf16_gradients

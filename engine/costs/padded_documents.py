@@ -58,8 +58,8 @@ def _pad_lengths(design: Design, lengths: Integers) -> Integers:
 def masked_shares(design: Design) -> NDArray[np.float64] | None:
     """Return the fraction of the padded sequence to which a token of each microbatch attends, ``[microbatches]``.
 
-    Tokens of a document do not attend to padding, and padding only to itself; it is that of the replica with the most
-    attention. The result is None if no token would attend to padding anyway, because later tokens are masked.
+    Tokens of a document do not attend to padding, and padding attends only to itself. The fraction is that of the
+    replica with the most attention. The result is None if no token would attend to padding anyway, because later tokens are masked.
     """
     model, lengths, padded = design.model, _slowest_replicas(design), padded_lengths(design)
     if lengths is None or padded is None or not isinstance(model, LanguageModel) or model.causal:
@@ -76,7 +76,7 @@ PLANNED_LENGTHS = 16
 
 
 def shares_lengths(design: Design) -> bool:
-    """Return True if all replicas pad a microbatch to the same length: if they exchange tokens, or a plan moves them."""
+    """Return True if all replicas pad a microbatch to the same length, because they exchange tokens or messages follow a plan."""
     return design.model.moe is not None or _follows_plans(design)
 
 

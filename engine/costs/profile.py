@@ -36,7 +36,7 @@ Pair = Literal["same_device", "same_node", "across_nodes"]
 BlockKind = Literal["layer", "experts", "joining", "embedding", "head"]
 """Parts of a stage: a dense layer, a layer with experts, a layer in which a skip connection ends, embedding, head."""
 Phase = Literal["forward", "input_gradient", "weight_gradient", "backward", "recomputed"]
-"""Phase of a block. *backward* is a whole backward; *recomputed* is a backward that first runs the forward again."""
+"""Phase of a block. *backward* is a full backward; *recomputed* is a backward that first runs the forward again."""
 Term = Literal["action", "block", "products", "attention", "bytes"]
 """Terms of a fit: 1 per action, 1 per block, FLOPs of matrix products, FLOPs of attention, and bytes moved.
 

@@ -236,7 +236,7 @@ class Slowness:
     def _ratio_of_nearest(self, like: ActionTime) -> float:
         """Return the ratio of the most similar action; 1 if the run had none.
 
-        If a run had no split backward, its halves use the whole backward, and vice versa.
+        If a run had no split backward, its halves use the full backward, and vice versa.
         """
         others = {"B": ("I", "W"), "I": ("B",), "W": ("B",)}.get(like.op, ())
         ops = (like.op,) if like.op in self.ops else others

@@ -8,7 +8,7 @@ from meshwave.engine.costs.alpha_beta import CollectivePrice, collective_seconds
 from meshwave.engine.costs.cost_model import Floats
 from meshwave.engine.costs.device_sizes import Sizes, device_workload, gradient_bytes
 from meshwave.engine.costs.expert_blocks import expert_sharing
-from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.operators import element_sizes
 from meshwave.engine.costs.sharding import expert_reduction_seconds, reduction_rounds, weight_groups
 from meshwave.engine.document import Design
 from meshwave.engine.program.program import Program
@@ -21,7 +21,7 @@ def reduce_seconds(
 
     With sharded optimizer states this is a reduce-scatter.
     """
-    of_item = number_sizes(design.training).gradients
+    of_item = element_sizes(design.training).gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
     size, rounds = gradient_bytes(design, held), reduction_rounds(design)
     return _replica_seconds(design, program, size, gates, experts, collective, rounds)
@@ -42,7 +42,7 @@ def _weight_gather_seconds(design: Design, program: Program, held: Sizes, collec
     """
     if design.training.sharding not in ("optimizer", "gradients"):
         return np.zeros(design.ranks)
-    sizes = number_sizes(design.training)
+    sizes = element_sizes(design.training)
     gates, experts = (sizes.computed_bytes(each, each).max(axis=0) for each in (held.gates, held.experts))
     gathers = _replica_seconds(design, program, held.computed_bytes.max(axis=0), gates, experts, collective, rounds=1)
     return np.array([sum(gathers[stage] for stage in program.stages_of(rank)) for rank in range(program.ranks)])

@@ -28,7 +28,7 @@ from meshwave.engine.costs.alpha_beta import CollectivePrice
 from meshwave.engine.costs.expert_blocks import Sharing as ExpertGroup
 from meshwave.engine.costs.expert_blocks import expert_sharing
 from meshwave.engine.costs.flops import optimizer_state_bytes
-from meshwave.engine.costs.operators import Operator, Precision, number_sizes
+from meshwave.engine.costs.operators import Operator, Precision, element_sizes
 from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.training import Training
 
@@ -113,7 +113,7 @@ def state_bytes(training: Training, parameters: float, copied: float, own: float
         copied: number of these of which mixed precision keeps a copy besides the master weights.
         own: number of parameters whose state is on this device; equals ``parameters`` without sharding.
     """
-    size, share = number_sizes(training), own / parameters if parameters else 1.0
+    size, share = element_sizes(training), own / parameters if parameters else 1.0
     computed = size.computed_bytes(parameters, copied) * (share if training.sharding == "parameters" else 1.0)
     master = copied * size.weights * share if size.copy else 0.0
     return StateBytes(
@@ -128,7 +128,7 @@ def unsharded_bytes(design: Design, mesh: Mesh, parameters: float, copied: float
 
     Weights that the program gathers are not included.
     """
-    training, size = design.training, number_sizes(design.training)
+    training, size = design.training, element_sizes(design.training)
     if mesh.dp == 1 or not training.shards_gradients:
         return 0.0
     gathered = size.computed_bytes(parameters, copied) if design.gathers_blocks else 0.0
@@ -252,7 +252,7 @@ def block_collectives(design: Design, mesh: Mesh, collective: CollectivePrice) -
     if not training.shards_gradients:
         return None
     experts = expert_sharing(design, [mesh])[0] if design.model.moe is not None else []
-    groups, sizes = weight_groups([mesh]), number_sizes(training)
+    groups, sizes = weight_groups([mesh]), element_sizes(training)
     constants, waits = design.cluster.device.constants, training.blocking_gathers and design.gathers_blocks
     return StateCollectives(
         design.cluster,

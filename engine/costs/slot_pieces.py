@@ -15,7 +15,7 @@ from meshwave.engine.program.action import Op
 
 
 class SlotPieces:
-    """Pieces of actions by mesh, stage and op; equal parts of stages are priced only once."""
+    """Computations and waits of each action, by mesh, stage and op; equal parts of stages are priced only once."""
 
     def __init__(self, design: Design, prices: Sequence[MeshPrices], layers: Sequence[int]) -> None:
         self._design, self._prices, self._layers = design, prices, layers

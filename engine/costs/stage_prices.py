@@ -24,7 +24,7 @@ from meshwave.engine.program.action import Op
 class Seconds(NamedTuple):
     """Seconds of one microbatch through a part of the model.
 
-    A whole backward takes the sum of its halves less ``hidden``, the weight gradients that overlap with messages.
+    A full backward takes the sum of its halves less ``hidden``, the weight gradients that overlap with messages.
     """
 
     forward: float = 0.0
@@ -38,7 +38,7 @@ class Seconds(NamedTuple):
     input_waits: float = 0.0
     """Seconds of the same waits in the input gradient; weight gradients do not wait for collectives."""
     hidden_waits: float = 0.0
-    """Part of ``input_waits`` in which a whole backward computes weight gradients."""
+    """Part of ``input_waits`` in which a full backward computes weight gradients."""
     unshard: float = 0.0
     """Seconds to gather the weights, if the program does so."""
 
@@ -51,12 +51,12 @@ class Seconds(NamedTuple):
 
     @property
     def backward(self) -> float:
-        """Seconds of a whole backward."""
+        """Seconds of a full backward."""
         return self.input_gradient + self.weight_gradient - self.hidden
 
     @property
     def backward_waits(self) -> float:
-        """Seconds for which a device waits for collectives in a whole backward."""
+        """Seconds for which a device waits for collectives in a full backward."""
         return max(0.0, self.input_waits - self.hidden_waits)
 
     def seconds_of(self, op: Op) -> float:

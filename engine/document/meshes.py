@@ -96,7 +96,7 @@ class Mesh(Part):
 
 
 def equal_meshes(ranks: int, axes: Mapping[Axis, int], names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the documents of meshes of consecutive devices; without names they are A to Z, A1 and so on."""
+    """Return equal meshes over consecutive devices, as entries of a document; default names: A to Z, A1 and so on."""
     size = prod(axes.values())
     letters = (letter + (str(turn) if turn else "") for turn in count() for letter in ascii_uppercase)
     return [

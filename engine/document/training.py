@@ -132,7 +132,7 @@ class Training(Part):
     blocking_gathers: bool = False
     """With sharded parameters, the device waits for the collective of each weight matrix before it continues, so that
     computation hides none of them, as in ZeRO-3 of DeepSpeed 0.3. For devices with built-in performance constants,
-    predictions add the time to copy the part of each device."""
+    predictions add the time of the kernels that copy each device's part."""
     cuda_graphs: Graphs = "none"
     """Kernels that CUDA graphs launch instead of the host. router: those of the router and of shared experts. attention: those
     of attention, too. step: all kernels of a step. For devices with built-in performance constants, predictions assume 2 µs

@@ -80,7 +80,7 @@ expert_schedules: Registry[type[ExpertSchedule]] = Registry("expert schedule", "
 
 
 def expert_schedule_names(*, option: bool = True) -> list[str]:
-    """Return the names of the schedules that users can select, or of all, by date of publication."""
+    """Return the names of the schedules that users can select, or of all schedules, sorted by date of publication."""
     known = expert_schedules.items()
     return sorted(
         (name for name, schedule in known if schedule.is_listed or not option),

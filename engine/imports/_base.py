@@ -67,7 +67,7 @@ imports: Registry[type[Import]] = Registry("import format", "meshwave.engine.imp
 
 
 def is_import(file: str, text: str = "") -> bool:
-    """Return True if a file has the suffix of an import format, and its content if designs have the same suffix."""
+    """Return True if a file is in an import format, by its suffix, and also by its content if designs have the same suffix."""
     formats = _formats_of(file)
     return any(not file.lower().endswith(DESIGN_SUFFIX) or imports[name].recognizes(text) for name in formats)
 

@@ -34,7 +34,7 @@ Place = tuple[int, int]
 
 
 class CellProblem(NamedTuple):
-    """Problem of the file; with its cell, or None if it concerns no cell."""
+    """Problem of the file, and its cell, or None if it concerns no cell."""
 
     place: Place | None
     problem: Problem

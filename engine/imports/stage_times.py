@@ -78,7 +78,7 @@ def read_stage_times(text: str) -> StageSeconds:
 def read_stage_costs(text: str) -> dict[str, list[float]]:
     """Return the columns of ``cost.stage_costs`` from a table that :func:`read_stage_times` reads.
 
-    If a table has only a column for the whole backward, each gradient takes half of it, as in unit costs.
+    If a table has only a column for the full backward, each gradient takes half of it, as in unit costs.
 
     Raises:
         Refusal: a row is not a stage, or a computation or a stage is missing.

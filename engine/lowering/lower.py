@@ -52,7 +52,7 @@ def lower(design: Design) -> Program:
 
 
 def lower_and_use(design: Design, use: Callable[[Program], T]) -> T:
-    """Return the result of ``use`` with the program of a design, whose communication another thread verifies meanwhile.
+    """Return the result of ``use`` with the program of a design, while another thread verifies the communication.
 
     Raises:
         DesignError: a custom order is incomplete or deadlocks; contains all problems. Errors of ``use`` are then ignored.

@@ -185,7 +185,7 @@ MESSAGES: dict[str, Message] = {
     "block_to_another_mesh": "a block must be on the mesh that holds its stage; move the stage to another mesh instead",
     "unknown_stage_or_mesh": "choose a stage from 0 to {last_stage} and a mesh from 0 to {last_mesh}",
     "only_stage_of_mesh": "stage {stage} is the only one of {rank:rank}; a mesh needs a stage to compute",
-    "no_whole_backward": "none of these blocks is a whole backward (B); choose one to split it into I and W",
+    "no_whole_backward": "none of these blocks is a full backward (B); choose one to split it into I and W",
     "no_half_backward": "none of these blocks is half a backward (I or W); choose one to join it with its other half",
     "slot_shared_already": "{action} already shares a slot; split that slot first",
     "uneven_slot": "a slot holds one forward and one backward (B or I); choose the same number of each on a mesh",

@@ -117,7 +117,7 @@ MESSAGES: dict[str, Message] = {
     "no_open_lesson": "no lesson is open; choose one from the list",
     "no_option_chosen": "choose one of the options",
     "answer_not_a_number": _answer_not_a_number,
-    "entry_with_problems": "the open design has a problem; see the tab Problems",
+    "entry_with_problems": "the open design has a problem; see the Problems tab",
     "not_a_better_score": "{score} is not better than your best score",
     "unwritable_workshop": "cannot save the workshop in {folder}: {reason}",
     "not_a_design": "{file} is not a design",

@@ -207,7 +207,7 @@ class Grid(NamedTuple):
         return ratio
 
     def _fitting_seconds(self) -> Floats:
-        """Seconds, ``[schedules, layers]``; infinite if this schedule does not fit but another one does."""
+        """Seconds, ``[schedules, layers]``; infinite if a schedule does not fit into memory but another one does."""
         fits = np.array([self.fits(name) for name in self.names])
         return np.where(fits | ~fits.any(axis=0), [self.seconds[name] for name in self.names], np.inf)
 

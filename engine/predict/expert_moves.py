@@ -8,7 +8,7 @@ from typing import NamedTuple
 from meshwave.engine.costs.alpha_beta import Message, collective_seconds, transfer_seconds
 from meshwave.engine.costs.expert_blocks import expert_counts, expert_sharing
 from meshwave.engine.costs.flops import optimizer_state_bytes
-from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.operators import element_sizes
 from meshwave.engine.costs.sharding import expert_reduction_seconds
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.expert_layers import ResolvedLayer, resolve_expert_layer
@@ -94,7 +94,7 @@ def _shards(resolved: ResolvedLayer) -> int:
 
 
 def _expert_bytes(design: Design, resolved: ResolvedLayer) -> float:
-    of_parameter = number_sizes(design.training).weights + optimizer_state_bytes(design.training)
+    of_parameter = element_sizes(design.training).weights + optimizer_state_bytes(design.training)
     return resolved.layer.expert_parameters(_shards(resolved)) * of_parameter
 
 

@@ -285,7 +285,7 @@ _OPTION_TITLES = {
     ("path", "loop"): "loop",
     ("slots", "fused"): "fused slots",
     ("backward", "split"): "split backward",
-    ("backward", "whole"): "whole backward",
+    ("backward", "whole"): "full backward",
 }
 
 

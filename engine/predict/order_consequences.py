@@ -12,7 +12,7 @@ from meshwave.engine.costs import Costs, estimate, peak_memory
 from meshwave.engine.document import Design
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.lower import add_messages, order_computations
-from meshwave.engine.program.blocked_order import BlockedOrder, lay_out_blocked
+from meshwave.engine.program.blocked_order import BlockedOrder, simulate_until_deadlock
 from meshwave.engine.program.deadlock import Wait, deadlock_cycle
 from meshwave.engine.program.order_edits import Floats, computation_starts
 from meshwave.engine.program.program import Program
@@ -65,7 +65,7 @@ def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()
     return OrderOutcome(order, program, costs, timeline, [])
 
 
-def lay_out_blocked_order(design: Design) -> BlockedOrder:
+def simulate_blocked_order(design: Design) -> BlockedOrder:
     """Return the timeline of the hand-drawn order of a design whose only problem is a deadlock.
 
     Raises:
@@ -73,7 +73,7 @@ def lay_out_blocked_order(design: Design) -> BlockedOrder:
     """
     program = add_messages(order_computations(design), design)
     names = tuple(mesh.name for mesh in design.meshes)
-    return lay_out_blocked(program, estimate(design, program).seconds, names)
+    return simulate_until_deadlock(program, estimate(design, program).seconds, names)
 
 
 @dataclass(frozen=True, eq=False)

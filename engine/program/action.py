@@ -22,7 +22,7 @@ class Op(IntEnum):
     """Kind of an action. The numbers are stored in programs and timelines, so new kinds must be appended."""
 
     F = 0  # forward
-    B = 1  # whole backward
+    B = 1  # full backward
     I = 2  # noqa: E741  backward for the input
     W = 3  # backward for the weights
     SEND_F = 4

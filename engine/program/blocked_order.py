@@ -1,4 +1,4 @@
-"""Timeline of an order with a deadlock: what runs before it, and the blocked actions behind that."""
+"""Timeline of an order with a deadlock: what runs before it, and after it the blocked actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BlockedOrder(NamedTuple):
     is_blocked: Bools  # [spans]
 
 
-def lay_out_blocked(program: Program, seconds: Floats, meshes: tuple[str, ...]) -> BlockedOrder:
+def simulate_until_deadlock(program: Program, seconds: Floats, meshes: tuple[str, ...]) -> BlockedOrder:
     """Simulate a program until its deadlock.
 
     The blocked computations of each rank follow without gaps in their order, so that the order can be seen; their

@@ -31,8 +31,8 @@ class OrderDifference:
     """Fewest moved blocks that turn one order into another, and the backwards that changed."""
 
     moved: tuple[MovedBlock, ...]
-    split: tuple[Action, ...]  # whole backwards that are now halves
-    joined: tuple[Action, ...]  # whole backwards that were halves
+    split: tuple[Action, ...]  # full backwards that are now halves
+    joined: tuple[Action, ...]  # full backwards that were halves
     overlapped: tuple[Action, ...]  # backwards that now share a slot
     separated: tuple[Action, ...]  # backwards that shared a slot
 
@@ -63,7 +63,7 @@ def compare_orders(start: Program, now: Program) -> OrderDifference:
     """Compare two orders of the same stages and microbatches.
 
     Per rank, the blocks of a longest common subsequence stayed, and all others moved; no set of fewer moves turns one
-    order into the other. The input gradient of a split backward is compared with the whole backward of the other order.
+    order into the other. The input gradient of a split backward is compared with the full backward of the other order.
 
     Raises:
         Refusal: the orders have different stages, microbatches or meshes.
@@ -74,7 +74,7 @@ def compare_orders(start: Program, now: Program) -> OrderDifference:
     op, stage, mb = now.op, now.stage, now.microbatch
     was = then[op, stage, mb]
     whole = then[Op.B, stage, mb]
-    was = np.where((was < 0) & (op == Op.I), whole, was)  # a half replaces the whole backward
+    was = np.where((was < 0) & (op == Op.I), whole, was)  # a half replaces the full backward
     halves = then[Op.I, stage, mb]
     was = np.where((was < 0) & (op == Op.B), halves, was)
     moved: list[MovedBlock] = []

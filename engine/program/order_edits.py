@@ -169,10 +169,10 @@ def computation_starts(timeline: Timeline, order: Program) -> Floats:
 
 
 def split_backwards(order: Program, rows: Rows) -> Program:
-    """Split each whole backward of ``rows`` into its input gradient and, right after it, its weight gradient.
+    """Split each full backward of ``rows`` into its input gradient and, right after it, its weight gradient.
 
     Raises:
-        Refusal: ``rows`` contains no whole backward.
+        Refusal: ``rows`` contains no full backward.
     """
     whole = rows[order.op[rows] == Op.B]
     if not len(whole):
@@ -187,7 +187,7 @@ def split_backwards(order: Program, rows: Rows) -> Program:
 
 
 def join_backwards(order: Program, rows: Rows) -> Program:
-    """Join the halves of backwards in ``rows``; each whole backward replaces its input gradient.
+    """Join the halves of backwards in ``rows``; each full backward replaces its input gradient.
 
     Raises:
         Refusal: ``rows`` contains no half backward.

@@ -57,7 +57,7 @@ def find_steady_state(order: Program, rank: int) -> SteadyState | None:
 
 
 def _best_section(agrees: NDArray[np.bool_]) -> tuple[int, int, int]:
-    """Return the section of slots that maximizes agreeing minus other slots: the score, the first and the last slot."""
+    """Return the score, first and last slot of the best section; the score is the number of agreeing minus other slots."""
     total = np.concatenate(([0], np.cumsum(np.where(agrees, 1, -1))))
     lowest = np.minimum.accumulate(total)
     end = int((total - lowest).argmax())

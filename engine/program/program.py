@@ -296,9 +296,9 @@ def from_columns(
 
 
 def _read_skips(rows: NDArray[np.int32], other: Ints, stages: int) -> Ints:
-    """Return the skip connections named by messages beyond the next stage, ``[pairs, 3]``, with one tensor each.
+    """Return the skip connections whose messages a program contains, ``[pairs, 3]``; each counts as one tensor.
 
-    Impossible ones are reported by :mod:`meshwave.engine.program.verification`.
+    These are the messages between stages that are not adjacent. Impossible skip connections are reported by :mod:`meshwave.engine.program.verification`.
     """
     forward = (other >= 0) & ((rows[:, 0] == Op.SEND_F) | (rows[:, 0] == Op.RECV_B))  # source stage
     named = np.where(forward, [rows[:, 1], other], [other, rows[:, 1]])[:, other >= 0]

@@ -22,7 +22,7 @@ MAX_MICROBATCHES = 20_000
 """Maximum number of microbatches of a training step."""
 Count = Annotated[int, Field(ge=1, le=4096)]
 """Option that multiplies the number of computations of a schedule; the limit exceeds any published example."""
-BackwardForm = Annotated[Literal["whole", "split"], option_labels({"whole": "Whole", "split": "Split"})]
+BackwardForm = Annotated[Literal["whole", "split"], option_labels({"whole": "Full", "split": "Split"})]
 """Option of a schedule: run a backward in one piece, or its input and weight gradients as two computations."""
 
 

@@ -46,7 +46,7 @@ class ChunkQueue:
         return forward(self._stage, next(self._forwards))
 
     def backward(self) -> Action:
-        """Return the next whole backward."""
+        """Return the next full backward."""
         return backward(self._stage, next(self._backwards))
 
     def input_gradient(self) -> Action:

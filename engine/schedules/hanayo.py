@@ -21,9 +21,9 @@ class Hanayo(Schedule):
 
     There is one copy of the weights. The split backward is an extension of the paper. If forward, input gradient and
     weight gradient have equal durations, a split backward leaves a bubble of P-1 forwards of one stage, a quarter of the
-    bubble with a whole backward. No order has a smaller bubble, because the last rank cannot start earlier. With
+    bubble with a full backward. No order has a smaller bubble, because the last rank cannot start earlier. With
     grouping, a rank keeps the activations of at most P microbatches for its layers, as many as the last rank with a
-    whole backward.
+    full backward.
     """
 
     title: ClassVar = "Hanayo"

@@ -51,7 +51,7 @@ def read_flags(reader: ArgumentReader, table: tuple[Flag, ...], section: Json) -
 
 
 def table_arguments(table: tuple[Value, ...], section: Json) -> Arguments:
-    """Return the arguments of a table for the keys of ``section`` whose values are set and valid for the argument."""
+    """Return the arguments of a table whose keys ``section`` sets to values that the arguments can express."""
     values = {each.name: (each.kind, get_path(section, each.path)) for each in table}
     return {
         name: (repr(kind(value)),)

@@ -211,7 +211,7 @@ messages.add_messages(
     parallel_sizes="the parallel sizes are below 1, or need more than {most:,} devices; correct the arguments --*-parallel-size",
     other_device_count="the design uses {used} devices; the model cannot be divided among the {stated} of the launch command",
     indivisible_global_batch=(
-        "--global-batch-size {batch} is not a multiple of the micro-batch size {size} times {dp} data-parallel replicas"
+        "--global-batch-size {batch} is not a multiple of the microbatch size {size} times {dp} data-parallel replicas"
     ),
     indivisible_layers="{layers} layers cannot be divided into {stages} stages as the arguments say; correct them",
     unreadable_layout=(

@@ -263,7 +263,7 @@ def _read_degrees(settings: _Settings, devices: int | None) -> tuple[Degrees, st
 
 
 def _read_pipeline(settings: _Settings, section: Json, degrees: Degrees) -> tuple[Json, int]:
-    """Return the pipeline section and the micro-batch size."""
+    """Return the pipeline section and the microbatch size."""
     local = max(settings.get("training", "local_batch_size", 8), 1)
     total = settings.get("training", "global_batch_size", -1)
     size = max(settings.get("parallelism", "pipeline_parallel_microbatch_size", 1), 1) if degrees.pp > 1 else local

@@ -121,7 +121,7 @@ def _find_part(target: ast.Attribute, variables: Mapping[str, Any]) -> tuple[Jso
 
 
 def _evaluate(node: ast.expr, variables: Mapping[str, Any], unread: set[int]) -> Any:
-    """Return a literal, or a call of a class with keywords as a dictionary, without those in ``unread`` lines.
+    """Return a literal, or a call of a class as a dictionary of its keywords, without keywords on ``unread`` lines.
 
     Raises:
         _Unread: the expression is something else.

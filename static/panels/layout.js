@@ -50,7 +50,7 @@ const EDGES = [
 const canvasWidth = () => pageWidth() - (readSizes()["--mw-side-width"] ?? 320);
 
 /** The splitters between the areas. They are dragged or moved with arrow keys; a double click restores the default
- * size, or maximises the area. */
+ * size, or maximizes the area. */
 export const splitters = () => EDGES.map(splitter);
 
 /** @param {Edge} edge */

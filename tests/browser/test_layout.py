@@ -76,7 +76,7 @@ def test_splitters_are_dragged_moved_by_keys_and_reset(page: Page) -> None:
     lower.dblclick()
     assert size(wave)[1] == pytest.approx(300, abs=1)
     lower.dblclick()
-    assert size(wave)[1] == pytest.approx(0, abs=1)  # the timeline is maximised
+    assert size(wave)[1] == pytest.approx(0, abs=1)  # the timeline is maximized
     lower.dblclick()
 
     page.get_by_role("separator", name="Width of the side panel").press("ArrowLeft")

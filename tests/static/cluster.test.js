@@ -152,7 +152,7 @@ test("a group tells its nodes and counts what it holds", () => {
   assert.equal(groups.text(8, 200), "4–7 · 8 unused");
 });
 
-test("rectangles of devices are recognised, shifted and stretched within the cluster", () => {
+test("rectangles of devices are recognized, shifted and stretched within the cluster", () => {
   const grid = new Grid(3, 4);
   assert.deepEqual(grid.rectangle([1, 2, 5, 6]), { n0: 0, n1: 1, c0: 1, c1: 2 });
   assert.equal(grid.rectangle([1, 2, 5]), null);

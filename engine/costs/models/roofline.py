@@ -312,7 +312,7 @@ def _unshard_seconds(design: Design, program: Program, layers: Sequence[int], pr
 def stage_seconds(
     design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> tuple[Floats, Floats]:
-    """Return the seconds of a forward, and of a whole backward, of each stage of one replica, ``[stages]`` each."""
+    """Return the seconds of a forward, and of a full backward, of each stage of one replica, ``[stages]`` each."""
     table = _compute_seconds(design, program, layers, prices)
     return table[Op.F].max(axis=0), table[Op.B].max(axis=0)
 

@@ -37,7 +37,7 @@ from meshwave.engine.program.simulation import UnitTransferModel
 Units = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 messages.add_messages(
-    weight_gradient="the weight gradient ({weight:g}) cannot take longer than the whole backward ({backward:g}); use {backward:g} or less",
+    weight_gradient="the weight gradient ({weight:g}) cannot take longer than the full backward ({backward:g}); use {backward:g} or less",
 )
 
 

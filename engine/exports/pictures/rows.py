@@ -103,7 +103,7 @@ class Strips:
 
 
 def whole_step(prediction: Prediction) -> tuple[ShownTimeline, ...]:
-    """Return what a picture of a prediction shows unless a page states it: its timeline with all lanes."""
+    """Return the default content of a picture of a prediction: its timeline with all lanes."""
     return (ShownTimeline(prediction.timeline, prediction.design.name, prediction=prediction),)
 
 

@@ -48,9 +48,9 @@ def measured_durations(prediction: Prediction, recording: Recording) -> Measured
     reduced = _replicated_reductions(prediction)
     took[:, program.op == Op.REDUCE_GRAD] = 0.0  # weights without copies are not reduced
     begun = _reduction_starts(program, reduced, start)
-    took[:, reduced] = _seconds_in_turn(program, reduced, begun, end)
+    took[:, reduced] = _serial_seconds(program, reduced, begun, end)
     gathers = np.flatnonzero(program.op == Op.UNSHARD)
-    took[:, gathers] = _seconds_in_turn(program, gathers, start[:, gathers], end)
+    took[:, gathers] = _serial_seconds(program, gathers, start[:, gathers], end)
     _set_step_durations(program, reduced, spans, start, end, took)
     seconds = np.median(took, axis=0)
     known = np.ones(len(program), np.bool_)
@@ -89,7 +89,7 @@ def _reduction_starts(program: Program, reduced: Rows, start: Floats) -> Floats:
     return np.stack(begun, axis=1) if begun else np.zeros((len(start), 0))
 
 
-def _seconds_in_turn(program: Program, rows: Rows, begun: Floats, end: Floats) -> Floats:
+def _serial_seconds(program: Program, rows: Rows, begun: Floats, end: Floats) -> Floats:
     """Return the durations of collectives that each rank runs one after the other, ``[steps, rows]`` in seconds.
 
     Args:

@@ -15,7 +15,7 @@ from meshwave.engine.runs.run_folder import read_bundle
 
 
 def restore_entries(record: Record) -> list[str]:
-    """Add an entry for each run folder that the run database lacks, for example after it was moved; return the ids of the runs."""
+    """Add an entry for each run folder that is missing from the run database, for example after a move; return the run IDs."""
     known = {entry.id for entry in record.entries()}
     entered = []
     for folder in sorted((record.place / "runs").iterdir()):

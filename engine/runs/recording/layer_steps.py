@@ -140,7 +140,7 @@ def _median_step(tracks: Sequence[Track], row: int) -> int:
 
 
 def _shares_slot(track: Track, row: int) -> bool:
-    """Return True if a forward and a backward share the slot of a row."""
+    """Return True if the action of a row shares its slot with another action."""
     return bool(track.fused[row : row + 2].any())
 
 

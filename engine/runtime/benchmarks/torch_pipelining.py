@@ -332,7 +332,7 @@ def _overhead_seconds(runtime: Runtime, steps: int) -> float:
 
 @contextmanager
 def _timed_computations(runtime: Runtime, timer: ProcessorTimer) -> Iterator[None]:
-    """Wrap all functions that compute with the timer, within a ``with`` block."""
+    """Time all functions that compute, within a ``with`` block."""
     heads = [module.head for module in runtime.modules.values() if module.head is not None]
     engine: Any = Variable._execution_engine
     wrapped: list[tuple[Any, str, Any]] = [

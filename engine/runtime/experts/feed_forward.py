@@ -36,7 +36,7 @@ WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
 
 
 class Expert(DeferrableModule):
-    """Weights of one expert, or of one shard of it, uninitialised.
+    """Weights of one expert, or of one shard of it, uninitialized.
 
     ``w_in [hidden, inner]``, ``b_in [inner]``, ``w_out [width, hidden]``, and on the first shard ``b_out [hidden]``;
     ``width`` is the width of the shard, and ``inner`` is ``width``, or twice that if the expert is gated.

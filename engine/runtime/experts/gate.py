@@ -2,7 +2,7 @@
 
 Scores, their softmax or sigmoid, and the choice are in float32 or higher precision, whatever the precision of the
 layer. If probabilities are equal, the lower expert number wins, so that all processes with the same tokens choose the
-same experts. The ``k`` weights of a token are normalised *before* tokens are dropped, as in Tutel and Megatron: a
+same experts. The ``k`` weights of a token are normalized *before* tokens are dropped, as in Tutel and Megatron: a
 dropped choice leaves the other weights unchanged. With ``k = 1`` the weight is the probability itself.
 
 A bias per expert can balance the load without a loss (Wang et al., arXiv:2408.15664): it is added to the probabilities
@@ -60,7 +60,7 @@ class Routing(NamedTuple):
 
 
 class Gate(DeferrableModule):
-    """Gate that scores ``[S, hidden]`` tokens for ``experts``. Its weights are uninitialised; the layer draws them.
+    """Gate that scores ``[S, hidden]`` tokens for ``experts``. Its weights are uninitialized; the layer draws them.
 
     The load-balancing loss is ``E * sum(me * ce)``, where ``me`` is the mean probability of each expert and ``ce`` its
     fraction of all routes, including routes that are dropped later. It is 1 for equally loaded experts (GShard,

@@ -80,7 +80,7 @@ class ExpertLayer(DeferrableModule):
     """Layer that maps ``[..., hidden]`` to the same shape: each token becomes the weighted sum of its experts' outputs.
 
     Tokens are the same on the processes of an ``mp`` group, and so is the gradient of the output. Weights are
-    uninitialised until :meth:`draw_weights`. ``load`` contains the number of routes to each expert in the last input.
+    uninitialized until :meth:`draw_weights`. ``load`` contains the number of routes to each expert in the last input.
 
     The code that updates the weights must sum shared gradients: the gate's gradient over all copies of the layer, and
     over ``mp`` if :attr:`gate_is_partial`; an expert's gradient over the processes that hold the same shard of it, in

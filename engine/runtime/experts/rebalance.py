@@ -31,7 +31,7 @@ ExpertState = dict[str, Tensor]
 
 
 class PlacementChange(NamedTuple):
-    """Change of the placement of a layer, with the tokens of its most loaded device relative to the mean."""
+    """Change of a layer's placement of experts, and the tokens of its most loaded device relative to the mean."""
 
     layer: int
     before: Placement

@@ -136,7 +136,7 @@ class StageBuilder(ABC):
         def part(place: int) -> nn.Module:
             ends = {EMBEDDING: self.make_embedding, HEAD: self.make_head}
             module = ends[place]() if place in ends else self.make_layer(place - FIRST_LAYER)
-            return initialise_weights(module.to(device, dtype), (seed, place), self)
+            return initialize_weights(module.to(device, dtype), (seed, place), self)
 
         first = sum(layers_per_stage[:stage])
         numbers = range(first, first + layers_per_stage[stage])
@@ -148,7 +148,7 @@ class StageBuilder(ABC):
 
 
 @torch.no_grad()
-def initialise_weights(part: nn.Module, key: tuple[int, int], builder: StageBuilder) -> nn.Module:
+def initialize_weights(part: nn.Module, key: tuple[int, int], builder: StageBuilder) -> nn.Module:
     """Draw normal weights, and set biases to 0 and norm scales to 1.
 
     Weights are drawn on the CPU in float32 whatever the device and dtype, and as whole tensors even if the process

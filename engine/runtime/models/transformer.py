@@ -17,7 +17,7 @@ from meshwave.engine.runtime.models.stages import (
     Parts,
     Stage,
     StageBuilder,
-    initialise_weights,
+    initialize_weights,
     to_message_dtype,
 )
 from meshwave.engine.runtime.modules.activations import ACTIVATIONS, make_activation
@@ -321,7 +321,7 @@ class Transformer(StageBuilder):
         """Build one stage. A head that uses the embedding table starts with the weights of the embedding."""
         made = self.make_stage(self.make_parts(layers_per_stage, stage, seed, dtype, device))
         if self.shape.architecture.copies_embedding and isinstance(made.head, Head):
-            embedding = made.embedding or initialise_weights(
+            embedding = made.embedding or initialize_weights(
                 self.make_embedding().to(device, dtype), (seed, EMBEDDING), self
             )
             assert isinstance(embedding, Embedding), "the embedding of this family"

@@ -50,7 +50,7 @@ def use_attention_kernel(
 
 
 def _probe(backend: SDPBackend, model: Model, dtype: torch.dtype, device: torch.device) -> None:
-    """Compute the forward and the backward of one small attention with the heads of the model, and its kind of mask."""
+    """Run a small attention forward and backward, with the head sizes and the kind of mask of the model."""
     part, positions = model.architecture.attention, model.architecture.positions
     dims = values = part.head_dim or model.hidden // getattr(model, "heads", 1)
     if part.latent is not None:
@@ -63,7 +63,7 @@ def _probe(backend: SDPBackend, model: Model, dtype: torch.dtype, device: torch.
 
 
 def _product_of(backend: SDPBackend) -> Callable[..., Tensor]:
-    """Return the attention of one backend.
+    """Return an attention function that uses only one backend.
 
     The backend is a global setting of torch. It must not be set while a collective is awaited, when the other computation
     of an overlapped slot continues.

@@ -4,7 +4,7 @@ Zero-bubble schedules (Qi et al., arXiv:2401.10241) compute the gradient of a st
 defer its weight gradients. Each part of a model that has weights is a :class:`DeferrableModule`. While it has a
 gradient queue, its backward computes only the gradient of its input and adds a deferred gradient to the queue, with the
 input and the gradient of the output that it needs; other tensors that autograd saves are freed. Both halves call the
-same kernels as autograd, with the same layouts, so that the results are bitwise equal to those of a whole backward.
+same kernels as autograd, with the same layouts, so that the results are bitwise equal to those of a full backward.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GradientQueue:
 
 
 class _NoQueue(GradientQueue):
-    """Stand-in for a queue in a whole backward, which computes the gradients of weights at once."""
+    """Stand-in for a queue in a full backward, which computes the gradients of weights at once."""
 
     def add(self, gradient: DeferredGradient) -> None:
         """Compute a deferred gradient at once."""
@@ -78,7 +78,7 @@ class DeferrableModule(nn.Module):
 
 
 class CastModule(DeferrableModule):
-    """Module whose weights are uninitialised: the model draws them.
+    """Module whose weights are uninitialized: the model draws them.
 
     ``cast`` contains weight and bias in the compute dtype; None if it is their own dtype.
     """
@@ -89,7 +89,7 @@ class CastModule(DeferrableModule):
     products: Products = PLAIN
 
     def reset_parameters(self) -> None:
-        """Leave the weights uninitialised."""
+        """Leave the weights uninitialized."""
 
     def cast_weights(self, dtype: torch.dtype) -> None:
         """Make copies in ``dtype``, whose gradients are added to those of the weights."""
@@ -137,7 +137,7 @@ class Norm(DeferrableModule, nn.LayerNorm):
     """Layer norm over the last dim, whose weight gradients can be deferred."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``x [..., features]``."""
+        """Normalize ``x [..., features]``."""
         if self.gradient_queue is None:
             return super().forward(x)
         if uses_autocast(x):
@@ -162,7 +162,7 @@ class ChannelNorm(DeferrableModule, nn.GroupNorm):
     """Group norm over the channels of images."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise images ``[batch, channels, height, width]``."""
+        """Normalize images ``[batch, channels, height, width]``."""
         if self.gradient_queue is None:
             return super().forward(x)
         if uses_autocast(x):
@@ -172,10 +172,10 @@ class ChannelNorm(DeferrableModule, nn.GroupNorm):
 
 
 class EmbeddingTable(DeferrableModule, nn.Embedding):
-    """Table with a row of weights for each index, uninitialised like :class:`Linear`."""
+    """Table with a row of weights for each index, uninitialized like :class:`Linear`."""
 
     def reset_parameters(self) -> None:
-        """Leave the weights uninitialised."""
+        """Leave the weights uninitialized."""
 
     def forward(self, indices: Tensor) -> Tensor:
         """Return the rows ``[..., hidden]`` for ``indices [...]``."""

@@ -19,7 +19,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import WeightShard
 class RmsNorm(DeferrableModule):
     """RMS norm over the last dim in float32 or higher precision. It saves its input and one number per row.
 
-    If the processes of a ``group`` normalise different rows, such as those of their own heads, the weight gradients are
+    If the processes of a ``group`` normalize different rows, such as those of their own heads, the weight gradients are
     summed over the group.
     """
 
@@ -29,7 +29,7 @@ class RmsNorm(DeferrableModule):
         self.eps, self.group = eps, group
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``x [..., features]``."""
+        """Normalize ``x [..., features]``."""
         normed: Tensor = _RmsNorm.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
         return normed
 

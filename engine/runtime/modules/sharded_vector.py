@@ -15,7 +15,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import WeightShard
 
 
 class ShardedVector(DeferrableModule):
-    """Part of a learned vector that this process holds, with uninitialised values; it is sharded over the group."""
+    """Part of a learned vector that this process holds, with uninitialized values; it is sharded over the group."""
 
     def __init__(self, size: int, group: Group = ALONE) -> None:
         super().__init__()

@@ -101,7 +101,7 @@ class HangDiagnosis:
         yield self._chain_link("processes_wait_for_each_other", process)
 
     def _recorded_links(self) -> Iterator[Link]:
-        """Yield the links that the flight recorder adds to the chain."""
+        """Yield the last link of a chain of waiting processes: the unfinished collective that the flight recorder shows."""
         if self.stuck is None:
             return
         process = next(iter(self.stuck.behind), None)

@@ -64,7 +64,7 @@ def test_a_stage_takes_the_time_of_its_fitted_lines(design: Make) -> None:
     assert seconds_of_action(costs, made, Op.F, 0) == pytest.approx(first)
 
 
-def test_a_whole_backward_has_a_line_of_its_own(design: Make) -> None:
+def test_a_full_backward_has_a_line_of_its_own(design: Make) -> None:
     profile = example_profile()
     layer = profile.blocks[0]
     twice = layer.fits["backward"].model_copy(update={"per": {**layer.fits["backward"].per, "block": 5e-3}})

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 
 from meshwave.engine.lowering.transfers import add_transfers
-from meshwave.engine.program.blocked_order import lay_out_blocked
+from meshwave.engine.program.blocked_order import simulate_until_deadlock
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.simulation import simulate
 from tests.engine.program.test_deadlock_repair import scrambled_programs
@@ -17,7 +17,7 @@ DEADLOCK = parse_program([["0F0", "0B1", "0F1", "0B0"], ["1F0", "1B0", "1F1", "1
 
 def test_blocks_behind_a_deadlock_are_blocked_and_follow_without_gaps() -> None:
     program = add_transfers(DEADLOCK)
-    found = lay_out_blocked(program, np.where(program.is_compute, 1.0, 0.0), ("A", "B"))
+    found = simulate_until_deadlock(program, np.where(program.is_compute, 1.0, 0.0), ("A", "B"))
     timeline = found.timeline
     own = [
         (str(timeline.action(span)), timeline.start[span], bool(found.is_blocked[span]))
@@ -32,7 +32,7 @@ def test_blocks_behind_a_deadlock_are_blocked_and_follow_without_gaps() -> None:
 def test_what_runs_has_its_times_and_every_computation_is_drawn_in_its_order(order: Program) -> None:
     program = add_transfers(order)
     seconds = 1.0 + (np.arange(len(program)) % 7)
-    found = lay_out_blocked(program, seconds, tuple("ABC"))
+    found = simulate_until_deadlock(program, seconds, tuple("ABC"))
     timeline = found.timeline
 
     work = np.flatnonzero(timeline.is_compute)

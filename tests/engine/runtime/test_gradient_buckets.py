@@ -94,7 +94,7 @@ def test_gradients_of_a_bucket_are_final_when_they_are_reported(
         assert all(map(torch.equal, early, final)), bucket
 
 
-def test_a_whole_backward_of_a_split_stage_finishes_buckets_when_predicted() -> None:
+def test_a_full_backward_of_a_split_stage_finishes_buckets_when_predicted() -> None:
     """It computes the gradients of weights after that of its input; shares are those of the FLOPs."""
     drawn = play.draw(
         pp=2,

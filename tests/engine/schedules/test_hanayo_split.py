@@ -17,7 +17,7 @@ groupings = st.sampled_from(["grouped", "ungrouped"])
 
 
 def makespans_of(p: int, m: int, *costs: float, **options: Any) -> tuple[float, float]:
-    """Return the makespans with a split and with a whole backward."""
+    """Return the makespans with a split and with a full backward."""
     split, whole = (makespan("hanayo", p, m, *costs, backward=each, **options) for each in ("split", "whole"))
     return split, whole
 
@@ -89,8 +89,8 @@ def test_a_split_backward_keeps_the_activations_of_the_last_rank(p: int, w: int,
 
 
 @given(p=P, w=WAVES, m=M, grouping=groupings)
-def test_without_weight_gradients_the_order_is_that_of_whole_backwards(p: int, w: int, m: int, grouping: str) -> None:
-    """Removing the weight gradients gives the order with whole backwards."""
+def test_without_weight_gradients_the_order_is_that_of_full_backwards(p: int, w: int, m: int, grouping: str) -> None:
+    """Removing the weight gradients gives the order with full backwards."""
     split, whole = (
         schedules["hanayo"](waves=w, grouping=grouping, backward=each).program(Pipe(p, m))
         for each in ("split", "whole")

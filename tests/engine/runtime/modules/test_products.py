@@ -80,7 +80,7 @@ def test_layers_with_fitting_sizes_train_in_fp8(precision: str) -> None:
     assert all(0 < relative_error(*pair) < 0.15 for pair in zip(whole[1:], plain[1:], strict=True))
 
 
-def test_a_device_without_fp8_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_fp8_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     assert multiplies_float8(torch.device("cpu"))
 
     def refuse(*arguments: object, **options: object) -> None:
