@@ -278,7 +278,7 @@ class Session(param.Parameterized):
         self.history = self._own_history
 
     def restore(self, number: int) -> None:
-        """Set a value of the user again that somebody else has changed.
+        """Restore a value of the user that somebody else has changed.
 
         Raises:
             Refusal: the value is no longer offered, or does not fit the design.

@@ -153,7 +153,7 @@ def take_process() -> JobProcess:
 
 
 def _take_idle(waiting: JobProcess) -> bool:
-    """Return True if the process still waited; it is no longer given to others then."""
+    """Reserve a waiting process for the caller; return False if it no longer waits."""
     global _idle
     with _idle_lock:
         if _idle is not waiting:

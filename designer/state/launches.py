@@ -146,7 +146,7 @@ class Launches:
 
 
 class PersonLaunches(Launches):
-    """The launches of one of several people: what the role allows, within limits."""
+    """The launches of one of several people, restricted by the person's role and limits."""
 
     def __init__(self, shared: Launches, user: User, limits: Callable[[], Limits]) -> None:
         """Create the launches of a person; ``limits`` returns the current limits."""
@@ -165,7 +165,7 @@ class PersonLaunches(Launches):
         return self._is_unlimited or is_allowed
 
     def may_measure(self, name: str) -> bool:
-        """Return whether the person may measure the cluster of a target: that of the server only as administrator."""
+        """Return whether the person may measure the cluster of a target; only administrators may measure the server itself."""
         return self._may_use(name) and (self._is_unlimited or name not in MACHINE_TARGETS)
 
     def open(self, name: str) -> Launcher:

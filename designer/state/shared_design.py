@@ -128,7 +128,7 @@ class Member:
         self.shared.undo_or_redo(self, self.future, self.past, "redo")
 
     def restore(self, number: int) -> None:
-        """Set a value of the person again that somebody else has changed, as an edit.
+        """Restore a value of the person that somebody else has changed, as an edit.
 
         Raises:
             Refusal: the value is no longer offered, or does not fit.
@@ -302,7 +302,7 @@ class SharedDesign:
         return all(owner is member for path, owner in owners.items() if len(path) >= depth)
 
     def restore(self, member: Member, found: Replaced) -> None:
-        """Set a value of a member again that somebody else has changed."""
+        """Restore a value of a member that somebody else has changed."""
         design = merge_changes(self.design, [found.change.inverse])
         self.submit(member, self.design, design, f"restore {found.change.where}")
 
@@ -318,7 +318,7 @@ class SharedDesign:
         """Check that the numbers of meshes, stages and experts in a gesture still have the same meaning.
 
         Raises:
-            Refusal: others changed the meshes, the stages or the experts before the member's page showed it.
+            Refusal: others changed meshes, stages or experts, and the member's page does not show the change yet.
         """
         shown = member.shown_revision
         if shown is None or not any(each.path[0] in POSITIONAL for each in made):

@@ -33,7 +33,7 @@ class LaneGroups(NamedTuple):
 
 
 def group_lanes(timeline: Timeline, design: Design | None = None) -> tuple[LaneGroups, ...]:
-    """Return the groups of the lanes of a step; without its design, there are none by node."""
+    """Return the groups of the lanes of a step: by node if its design is given, by rank, and by stages."""
     ranks = range(timeline.ranks)
     found = []
     if design is not None:

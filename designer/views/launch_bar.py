@@ -73,7 +73,7 @@ class LaunchBar(Canvas):
             raise
 
     def call_target(self, activity: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
-        """Call a function that may wait for a launch target outside the event loop, then ``then`` with its result.
+        """Call ``work``, which may wait for a launch target, in a thread; then call ``then`` with its result.
 
         The page shows the activity meanwhile, and a refusal afterwards.
         """

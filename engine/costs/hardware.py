@@ -71,7 +71,7 @@ class NodeType(Part):
     """Source of the numbers."""
 
     def cluster(self, nodes: int) -> Cluster:
-        """Return a cluster with this number of such nodes."""
+        """Return a cluster of ``nodes`` nodes with this hardware."""
         return Cluster(
             nodes=nodes,
             devices_per_node=self.devices_per_node,

@@ -159,7 +159,7 @@ class Exposed(NamedTuple):
 
 
 def waiting_seconds(blocks: Sequence[BlockTimes], *, recomputes: bool) -> Exposed:
-    """Return the seconds of the collectives of a stage of which nothing is hidden; ``recomputes`` adds a gather.
+    """Return the exposed seconds of a stage whose collectives are not overlapped; ``recomputes`` adds a gather.
 
     Weight gradients that are computed separately also gather the weights, as in :func:`exposed_seconds`.
     """

@@ -206,7 +206,7 @@ class _LayerSequence:
         return found
 
     def _seconds_before(self, layer: int, each: Sequence[float]) -> float:
-        """Return the seconds of all layers before ``layer``; ``each`` are those of a plain layer and of a block."""
+        """Return the seconds of all layers before ``layer``, from those of a layer without and with experts (``each``)."""
         with_experts = self._blocks[layer]
         return (layer - with_experts) * each[0] + with_experts * each[1]
 

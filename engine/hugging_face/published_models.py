@@ -43,7 +43,7 @@ def published_models() -> Mapping[str, PublishedModel]:
 
 
 def published_model(name: str) -> PublishedModel:
-    """Return the published model with a name.
+    """Return the published model with the given name.
 
     Raises:
         Refusal: no model has this name; the error suggests the closest name.

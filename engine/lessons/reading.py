@@ -66,7 +66,7 @@ def _installed_roots() -> tuple[Path, ...]:
 
 
 def find_lesson(name: str) -> Lesson:
-    """Read the lesson with a name.
+    """Read the lesson with the given name.
 
     Raises:
         Refusal: no lesson has this name.

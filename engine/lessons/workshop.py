@@ -89,7 +89,7 @@ class Workshop:
         return list(self.plan.lessons) or list(lesson_folders())
 
     def challenge(self, name: str) -> Challenge:
-        """Return the challenge with a name.
+        """Return the challenge with the given name.
 
         Raises:
             Refusal: no challenge has this name.

@@ -164,7 +164,7 @@ class People(Part):
         return frozenset(person.user.id for person in self.people if person.role.includes(Role.ADMIN))
 
     def find(self, name: str) -> Person | None:
-        """Return the person with a name; None if there is none."""
+        """Return the person with the given name; None if there is none."""
         return self._by_id.get(name.casefold())
 
 

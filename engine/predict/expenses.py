@@ -41,5 +41,5 @@ def find_price(design: Design, step_s: float, tokens: float) -> Expense | None:
 
 
 def find_energy_j(design: Design, step_s: float, tokens: float) -> Expense | None:
-    """Return the energy in joules; None if ``cluster.watts_per_device`` is not set."""
+    """Return the energy of the training in joules; None if ``cluster.watts_per_device`` is not set."""
     return _find_expense(design, step_s, tokens, design.cluster.watts_per_device)

@@ -124,7 +124,7 @@ OWN_CLUSTER = "own"
 
 
 def find_cluster(name: str, design: Design) -> GridCluster:
-    """Return the cluster with a name; :data:`OWN_CLUSTER` stands for that of ``design``.
+    """Return the cluster with the given name; :data:`OWN_CLUSTER` stands for that of ``design``.
 
     Raises:
         InputError: the name is unknown.

@@ -61,7 +61,10 @@ def find_expert_moves(design: Design, program: Program, layers: Sequence[int], m
 
 
 def _changes(before: Placement) -> tuple[Placement, Placement]:
-    """Return the placement after the smallest and after the largest change, whose experts pass half of the places."""
+    """Return the placements after the smallest change, a swap of two experts, and after the largest, a move of all of them.
+
+    Each moved expert moves by half of the number of places.
+    """
     half = len(before) // 2
     one = [list(held) for held in before]
     one[0][0], one[half][0] = one[half][0], one[0][0]

@@ -58,7 +58,7 @@ class Section(NamedTuple):
 
 
 def _predict_slot(design: Design, rank: int, slot: Sequence[Action], shown: Action) -> BlockTimeline:
-    """Return the spans of both actions; labels of the action that is not shown include its name."""
+    """Return the spans of both actions of a slot; only labels of the action that is not shown include its name."""
     alone = [predict_block(design, rank, action.stage, action.op) for action in slot]
     spans, tp = BlockTimelineBuilder(design, rank, shown.op), design.meshes[rank].tp
     reduction_lane = INTER if len({design.cluster.node_of(device) for device in spans.block[:tp]}) > 1 else INTRA

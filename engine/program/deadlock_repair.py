@@ -107,7 +107,7 @@ class _Search:
         return run, run.run_all()
 
     def _kept_slots(self, changes: _Changes) -> list[Rows]:
-        """Return the kept slots of each rank, by their first rows."""
+        """Return the slots of each rank that keep their place, by their first rows."""
         heads = ~self._order.fused
         heads[[row + 1 for row in changes.split]] = True
         heads[list(changes.moved)] = False

@@ -355,7 +355,7 @@ def _waiting_pairs(program: Columns, previous: Rows, needs: list[Rows]) -> tuple
 
 
 def gather_lines(program: Columns) -> Iterator[Rows]:
-    """Yield, for each rank with gathers, its UNSHARDs and then its RESHARDs; one kind runs one after the other."""
+    """Yield the UNSHARDs of each rank, then the RESHARDs of each rank; the actions of one array run one after the other."""
     for op in (Op.UNSHARD, Op.RESHARD):
         rows = np.flatnonzero(program.op == op)
         yield from (line for line in np.split(rows, np.searchsorted(rows, program.offsets[1:-1])) if line.size)

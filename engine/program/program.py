@@ -161,7 +161,7 @@ class Program:
 
     @cached_property
     def row_microbatch(self) -> Ints:
-        """Microbatch of each row, ``[rows]``; -1 for actions on weights, also if they have a bucket."""
+        """Microbatch of each row, ``[rows]``; -1 for actions on weights, even if they have a bucket."""
         return np.where(self.op < Op.REDUCE_GRAD, self.microbatch, -1).astype(np.int32)
 
     def tensors_from(self, made: Action) -> int:

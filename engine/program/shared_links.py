@@ -100,7 +100,7 @@ class Network:
         return of_kind, first
 
     def replace_exchanges(self, exchange_s: Floats) -> Network:
-        """Return the network with other ``exchange_s``; cached results about its ports are kept."""
+        """Return the network with a different ``exchange_s``; cached results about its ports are kept."""
         found = replace(self, exchange_s=exchange_s)
         found.__dict__.update(
             {name: self.__dict__[name] for name in ("classes", "coupled_network") if name in self.__dict__}

@@ -120,7 +120,7 @@ def simulate_shared_links(
 
 
 def _timer_starts(tables: _Tables, parts: Ints, compute: Floats) -> tuple[Ints, Floats]:
-    """Return the parts that are left when each timer starts, and its seconds from then on, ``[timers]`` each."""
+    """Return, for each timer, the parts of its computation that remain when it starts, and its seconds, ``[timers]`` each."""
     node = tables.timer_node
     passed = (1 - tables.timer_share) * parts[node]
     part = np.minimum(passed.astype(np.int64), parts[node] - 1)

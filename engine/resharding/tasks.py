@@ -139,7 +139,7 @@ def slices_with_owners(load: Load) -> SliceOwners:
 
 
 def slices_with_receivers(load: Load) -> SliceReceivers:
-    """Return the slices that the destination needs; each rank is a ring of its own.
+    """Return the slices that the destination needs, each with rings of a single receiver.
 
     Raises:
         SpecError: the spec does not fit its mesh or the tensor, or is partial.

@@ -51,7 +51,7 @@ class Inbox:
             self._there.notify()
 
     def take(self, name: object) -> tuple[IncomingMessage, bool]:
-        """Remove and return the message with a name, and True if the caller had to wait for it.
+        """Remove and return the message with the given name, and True if the caller had to wait for it.
 
         Raises:
             Stopped: the dry run was stopped, so that the message will not be sent.

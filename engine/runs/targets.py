@@ -73,7 +73,7 @@ def read_targets() -> dict[str, Target]:
 
 
 def find_target(name: str) -> Target:
-    """Return the target with a name.
+    """Return the target with the given name.
 
     Raises:
         Refusal: no target has that name, or a target file is invalid.
@@ -90,7 +90,7 @@ def find_target(name: str) -> Target:
 
 
 def open_target(record: Record, name: str) -> Launcher:
-    """Create the launcher of the target with a name.
+    """Create the launcher of the target with the given name.
 
     Raises:
         Refusal: no target has that name, or a target file is invalid.

@@ -41,7 +41,7 @@ def training_text(design: Design, given: Path | None = None, folders: Sequence[P
 
 
 def find_text(name: str, folders: Sequence[Path]) -> Path:
-    """Return the first file or folder with a name in ``folders``.
+    """Return the first file or folder with the given name in ``folders``.
 
     Raises:
         DesignError: no folder contains it.

@@ -192,7 +192,7 @@ def _model_section(config: Json, function: str) -> Json:
 
 
 def _read_converters(config: Json) -> Iterator[str]:
-    """Yield the names of the converters of a model, which is ``float8`` for that of linear layers."""
+    """Yield the names of a model's converters; the converter of linear layers to fp8 is named ``float8``."""
     part = config.get("model_converters")
     found = part.get("converters") if isinstance(part, dict) else None
     for each in found if isinstance(found, list) else ():

@@ -37,7 +37,7 @@ def error_statistics(errors: Iterable[float]) -> ErrorStatistics | None:
 
 
 class Ranking(NamedTuple):
-    """Order of pairs of designs that run the same training with two schedules."""
+    """Comparison of the measured and the predicted order of pairs of schedules that run the same training."""
 
     pairs: int
     right: int  # pairs with correctly predicted order

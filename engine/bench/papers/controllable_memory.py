@@ -38,5 +38,5 @@ def memory_and_bubble() -> Table:
         rows.append(Row(f"{schedules[name].title}: bubble", bubble, idle / one, squeezed))
         rows.append(Row(f"{schedules[name].title}: activations", most, max(peak_activations(name, p, m)) / p, why))
     return Table(
-        f"Controllable Memory: parts of 1F1B's bubble and activations, F=I=W, P={p}, M={m}", rows, tolerance=0.005
+        f"Controllable Memory: bubble and activations relative to 1F1B, F=I=W, P={p}, M={m}", rows, tolerance=0.005
     )

@@ -35,7 +35,7 @@ def fused_slots() -> Table:
         stages = 2 * ranks if name == "dualpipe-v" else ranks
         rows.append(Row(f"{schedules[name].title}, {ranks} devices: activations, in stages", stages + 1, chunks))
     return Table(
-        "DualPipe: the formulas of its authors, F=1, B=2, W=1",
+        "DualPipe: formulas of the authors, F=1, B=2, W=1",
         rows,
         tolerance=1e-6,
         note="OV is the time of a slot with both actions; 3 means no gain. The idle time is that of the busiest device.",

@@ -43,7 +43,7 @@ def tables() -> Iterator[Table | Grid]:
     yield from hanayo_memory.tables()
 
 
-TYPO = "the printed denominator counts half of the bubble that the numerator counts; the paper's own drawings agree with us"
+TYPO = "the printed denominator counts half of the bubble that the numerator counts; the paper's own figures agree with the simulation"
 
 
 def bubble_ratios_of_figure_1() -> Table:
@@ -62,7 +62,7 @@ def bubble_ratios_of_figure_1() -> Table:
                 continue
             printed, ours = 100 * printed_bubble_ratio(ranks, who), 100 * hanayo_timeline(ranks, who).bubble_ratio
             rows.append(Row(f"Hanayo, {ranks} devices, W={who}: the printed formula", bar, printed))
-            rows.append(Row(f"Hanayo, {ranks} devices, W={who}: played", bar, ours, TYPO))
+            rows.append(Row(f"Hanayo, {ranks} devices, W={who}: simulated", bar, ours, TYPO))
     return Table(
         "Hanayo, figure 1: bubble ratio for T_B = 2 T_F, free transfers, as many microbatches as devices",
         rows,
@@ -85,7 +85,7 @@ def closed_form_bubble_ratio(ranks: int, waves: int) -> float:
 def makespans() -> Table:
     """Return the makespans of the paper's figures."""
     rows = [
-        Row(f"Hanayo, P={ranks}, W={waves}, F=1 and B=2 a stage", length, stage_timeline("hanayo", ranks, ranks, 1, 2, waves=waves).makespan)
+        Row(f"Hanayo, P={ranks}, W={waves}, F=1 and B=2 per stage", length, stage_timeline("hanayo", ranks, ranks, 1, 2, waves=waves).makespan)
         for ranks, waves, length in ((2, 1, 16), (4, 1, 36), (4, 2, 60), (4, 4, 108), (8, 2, 124), (8, 4, 220))
     ]  # fmt: skip
     for name, length in (("gpipe", 21.375), ("1f1b", 21.625)):
@@ -93,7 +93,7 @@ def makespans() -> Table:
         rows.append(Row(f"{schedules[name].title}, 4 x 4, T_C = T_F/16 (figure 3)", length, played))
     for waves, length in ((1, 38), (2, 67)):  # figure 3 has F = 1 per stage, so T_C is W/8 in units of a stage
         played = stage_timeline("hanayo", 4, 4, 1, 2, waves / 8, waves=waves).makespan
-        rows.append(Row(f"Hanayo, P=4, W={waves}, F=1 a stage, T_C = T_F/16 (figure 3)", length, played))
+        rows.append(Row(f"Hanayo, P=4, W={waves}, F=1 per stage, T_C = T_F/16 (figure 3)", length, played))
     for half in (2, 4):
         chimera = device_timeline("chimera", 2 * half, forward=2, backward=4).makespan
         rows.append(
@@ -116,12 +116,12 @@ def waves_and_bubbles() -> Table:
     ]
     closed = all(abs(ours - closed_form_bubble_ratio(*size)) < 1e-9 for size, ours in zip(sizes, played, strict=True))
     return Table(
-        "Hanayo: bubble ratio by waves, T_B = 2 T_F, free transfers",
+        "Hanayo: bubble ratio by number of waves, T_B = 2 T_F, free transfers",
         rows,
         form="%",
         tolerance=0.05,
-        note=f"Ours {'is' if closed else 'is not'} 2(P-1)/(3PW+2(P-1)) throughout. The bubble time is (P-1) T_B / W in both: "
-        "each doubling of the waves halves it.",
+        note=f"The simulated ratio {'equals' if closed else 'differs from'} 2(P-1)/(3PW+2(P-1)). The bubble time is (P-1) T_B / W "
+        "in both formulas: each doubling of the waves halves it.",
     )
 
 
@@ -145,12 +145,12 @@ def orders() -> Table:
     first = compute_program("zb-h1", 4, 8).actions(0)[:10]
     rows.append(
         Row(
-            "ZB-H1, P=4: how device 0 starts",
+            "ZB-H1, P=4: first actions of device 0",
             "F0 F1 F2 F3 I0 W0 F4 I1 W1 F5",
             " ".join(f"{a.op.name}{a.microbatch}" for a in first),
         )
     )
-    return Table("Orders, as they are drawn", rows)
+    return Table("Orders of actions in figures and texts", rows)
 
 
 def activations() -> Table:
@@ -166,9 +166,9 @@ def activations() -> Table:
     rows = []
     for title, name, options, least, most in ranges:
         alive = peak_activations(name, p, p, **options)
-        rows.append(Row(f"{title}: the least of a device", least, min(alive)))
-        rows.append(Row(f"{title}: the most of a device", most, max(alive)))
-    return Table("Hanayo, figure 2: activations alive at once, in M_a, on 8 devices", rows)
+        rows.append(Row(f"{title}: lowest of all devices", least, min(alive)))
+        rows.append(Row(f"{title}: highest of all devices", most, max(alive)))
+    return Table("Hanayo, figure 2: peak of live activations on 8 devices, in M_a", rows)
 
 
 def weights() -> Table:
@@ -198,10 +198,10 @@ def gpipe_speed_ups() -> Table:
             rows.append(Row(f"{title}, ideal", ideal, gpipe / played.makespan))
             if measured is not None:
                 why = (
-                    "measured on real links, whose latency the ideal leaves out"
+                    "measured on real links; the ideal value excludes their latency"
                     if isinstance(who, int)
                     else (
-                        "the paper does not say which Chimera was measured: two pipelines of half the devices or one wave over all"
+                        "the paper does not state which Chimera was measured: two pipelines of half the devices, or one wave over all devices"
                     )
                 )
                 rows.append(Row(f"{title}, measured on FC", measured, gpipe / played.makespan, why))
@@ -212,7 +212,7 @@ def rankings() -> Table:
     """Return the order of schedules by throughput, and by the variance of memory over devices."""
     rows = []
     rivals = {"GPipe": "gpipe", "1F1B": "1f1b", "Chimera": "chimera"}
-    slow = "the end is reached: with slow links more waves wait more often"
+    slow = "the number of waves has an optimum: on slow links, more waves wait for more transfers"
     for transfer, said in (
         (0.0, "GPipe = 1F1B < Chimera < H-2 < H-4 < H-8"),
         (0.01, "GPipe = 1F1B < Chimera < H-2 < H-4 < H-8"),
@@ -229,7 +229,7 @@ def rankings() -> Table:
     spread = {title: float(np.var(peak_activations(name, 8, 8))) for title, name in rivals.items()}
     spread["Hanayo"] = float(np.var(peak_activations("hanayo", 8, 8, waves=2)))
     rows.append(Row("spread of memory over devices, P=8", "GPipe < Hanayo < Chimera < 1F1B", ranking_text(spread)))
-    return Table("Hanayo: who is ahead", rows)
+    return Table("Hanayo: order of the schedules", rows)
 
 
 def interleaving_comparison() -> Table:
@@ -241,15 +241,15 @@ def interleaving_comparison() -> Table:
             for name, options in (("hanayo", {"waves": waves}), ("interleaved-1f1b", {"chunks": 2 * waves}))
         )
         wins = "interleaved 1F1B" if loop < ours else "Hanayo" if ours < loop else "neither"
-        what = f"P={p}, W={waves} or {2 * waves} chunks, c={c:g}: {ours:g} against {loop:g}, {wins} is ahead"
+        what = f"P={p}, W={waves} or {2 * waves} chunks, c={c:g}: {ours:g} against {loop:g}, faster: {wins}"
         rows.append(Row(what, (p - 1) * 1.0 + (2 * (p - 1) - 4 * waves) * c, ours - loop))
     return Table(
-        "Hanayo less interleaved 1F1B at equal chunks, F=1 and B=2 a stage, M=P",
+        "Hanayo minus interleaved 1F1B with equally many chunks: makespan, F=1 and B=2 per stage, M=P",
         rows,
         printed="closed form",
-        note="The paper does not compare them. Closed form: (P-1)|B-F| + (2(P-1)-4W)c. Where a backward takes longer "
-        "than a forward the loop is ahead by (P-1)(B-F); Hanayo wins it back by its turns, which cross no link, "
-        "once there are more than (P-1)/2 waves and transfers are slow.",
+        note="The paper does not compare them. Closed form: (P-1)|B-F| + (2(P-1)-4W)c. If a backward takes longer "
+        "than a forward, interleaved 1F1B is faster by (P-1)(B-F) with free transfers. With slow transfers and more than "
+        "(P-1)/2 waves, Hanayo is faster, because its turns cross no link.",
     )
 
 
@@ -263,9 +263,9 @@ def makespan_by_waves() -> Table:
             )
     best = ", ".join(f"{best_wave_count(2, c):.2g} for T_C = {c:g}" for c in (0.125, 0.01))
     return Table(
-        "How long a step takes by waves, P=8, T_F=1, T_B=2",
+        "Step time by number of waves, P=8, T_F=1, T_B=2",
         rows,
         printed="closed form",
         tolerance=0.006,
-        note=f"More waves make less bubble and more transfers: W* = sqrt(T_B / 4 T_C) is {best}.",
+        note=f"More waves reduce the bubble and add transfers; the best number W* = sqrt(T_B / 4 T_C) is {best}.",
     )

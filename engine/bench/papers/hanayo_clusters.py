@@ -42,8 +42,8 @@ OTHERS = ("1F1B", "Chimera-wave")
 SHOWN = ("1F1B", "Chimera-wave", "H-1", *HANAYO)
 """Schedules in the tables. H-1 is another interpretation of Chimera-wave: one wave over all devices of a pipeline."""
 ASSUMED = (
-    f"Assumed: {SEQUENCE} tokens, half of the peak, B of the figures as the sequences of a microbatch, as many "
-    "microbatches as a pipeline has devices, AdamW, a pipeline on consecutive devices"
+    f"Assumed: {SEQUENCE} tokens, half of the peak, microbatches of B sequences (B of the figures), as many "
+    "microbatches as a pipeline has devices, AdamW, pipelines on consecutive devices"
 )
 
 
@@ -84,30 +84,28 @@ def paper_speed_ups(place: Place) -> dict[str, float]:
 def fit_accuracy() -> Grid:
     """Return the number of fitted values, and the errors of the predictions."""
     return Grid(
-        "Hanayo, BERT on 8 GPUs: what is fitted to the bars, and what comes out",
+        "Hanayo, BERT on 8 GPUs: fitted values, and errors of the predictions",
         (
-            "numbers fitted",
-            "to bars",
-            f"best W right of {len(MEASURED)}",
-            "error of H bars, %",
-            "error of 1F1B and C, %",
+            "fitted values",
+            "fitted to bars",
+            f"correct best W, of {len(MEASURED)}",
+            "error of Hanayo bars, %",
+            "error of 1F1B and Chimera-wave, %",
         ),
         [_fit_accuracy(basis) for basis in BASES],
         note=f"{fit_summary()} Bars are speed-ups over GPipe; errors are medians. {ASSUMED}. Fitted: one T_C for each "
-        "cluster and P, to the bars of 2, 4 and 8 waves, in unit costs, where reductions and the optimizer are free.",
+        "cluster and P, to the bars of 2, 4 and 8 waves, in unit costs, where reductions and optimizer steps are free.",
     )
 
 
 def fit_summary() -> str:
     """Return a text on the fitted numbers, and on the accuracy of the best number of waves."""
     places = len(MEASURED)
-    *sheets, fitted = (f"{count_correct_cases(basis)} of {places} places" for basis in BASES)
-    by_sheets = " and ".join(
-        f"in {right} by {basis.title}" for right, basis in zip(sheets, BASES[: len(sheets)], strict=True)
-    )
+    *sheets, fitted = (f"{count_correct_cases(basis)} of {places} cases" for basis in BASES)
+    by_sheets = " and ".join(f"{right} ({basis.title})" for right, basis in zip(sheets, BASES, strict=False))
     return (
-        f"{len(TRANSFERS)} transfer times are fitted to {fitted_bars()} bars. The best number of waves is right in "
-        f"{fitted} with the fitted times, {by_sheets}."
+        f"{len(TRANSFERS)} transfer times are fitted to {fitted_bars()} bars. The best number of waves is correct in "
+        f"{fitted} with the fitted times, and in {by_sheets}."
     )
 
 
@@ -161,10 +159,10 @@ def speed_up_grid() -> Grid:
         ("1F1B", "Chimera-wave", "one wave over P", *HANAYO),
         lines,
         note="Chimera-wave, the paper's baseline: one wave over P/2 devices, 2D pipelines, P/2 microbatches in each "
-        "(figure 5); one wave over P is the other reading, which the paper does not rule out. Where copies reduce "
-        "gradients, that is priced and waited for in the rows by data sheets. D=2 is a design of two data-parallel "
-        "copies on each of 4 meshes. With P=8, eight waves are 128 stages of 64 layers: played as 128 layers of half "
-        f"the products. Chimera-wave at P=4 needs more than the memory of {_clusters_too_small()} with AdamW in fp32.",
+        "(figure 5); one wave over P is the other interpretation, which the paper does not exclude. Rows with data sheets "
+        "include the time to reduce gradients over copies. D=2 is a design of two data-parallel copies on each of 4 "
+        "meshes. With P=8, eight waves need 128 stages but the model has 64 layers: it is simulated as 128 layers of "
+        f"half the size. With AdamW in fp32, Chimera-wave at P=4 does not fit into the memory of {_clusters_too_small()}.",
     )
 
 
@@ -201,11 +199,13 @@ def _explain_waves(place: Place, measured: tuple[float, float, float], basis: Ba
         nearest = ", ".join(
             f"{speed:.3g}" for speed in wave_speed_ups(place[1], backward_ratio(*place), TRANSFERS[place])
         )
-        return f"three bars, one number: with the fitted T_C the speed-ups of 2, 4 and 8 waves are {nearest}"
+        return (
+            f"one number cannot match three bars: with the fitted T_C, the speed-ups of 2, 4 and 8 waves are {nearest}"
+        )
     law, fitted = bar_waves(measured), best_wave_count(backward_ratio(*place), fitted_transfer(*place))
     return (
-        f"its bars follow the law of waves with W* = {law:.1f} (with the fitted T_C, {fitted:.1f}); transfers by data "
-        "sheets leave out what kernels, hosts and NCCL add to each message, which is most of a short one"
+        f"the bars match a best number of waves of {law:.1f} (with the fitted T_C, {fitted:.1f}); data sheets do not "
+        "include the overhead of kernels, hosts and NCCL per message, which is most of the time of a short message"
     )
 
 
@@ -237,7 +237,7 @@ def wave_gains() -> Table:
         rows,
         form="%",
         tolerance=0.5,
-        note=f"{ASSUMED}. Chimera-wave itself is fitted to nothing.",
+        note=f"{ASSUMED}. Nothing is fitted to Chimera-wave.",
     )
 
 
@@ -247,10 +247,10 @@ def _gain_over_chimera(speeds: Mapping[str, float]) -> float:
 
 def _explain_gain(place: Place, basis: Basis) -> str:
     if place[1] == 8 and not basis.fitted:
-        return "by data sheets waves wait too little for transfers: what each message costs besides its bytes is not in them"
+        return "with data sheets, waves wait too little for transfers: they do not include the overhead per message"
     ours = predicted_speed_ups(place, basis)
     halves, whole, paper = ours["Chimera-wave"], ours["H-1"], paper_speed_ups(place)["Chimera-wave"]
     return (
         f"Chimera-wave is {paper:.2f} times GPipe in the paper, {halves:.2f} here as pipelines of half the devices and "
-        f"{whole:.2f} as one wave over all; the paper does not say which was measured"
+        f"{whole:.2f} as one wave over all devices; the paper does not state which was measured"
     )

@@ -23,7 +23,7 @@ MANY = Layout(4, 8, 2)
 """Configuration that the search chooses."""
 LENGTHS = range(128, 1025, 64)
 READINGS: Mapping[str, Mapping[str, str]] = {
-    "Chimera-wave as two halves": {},
+    "Chimera-wave on half of the devices": {},
     "Chimera-wave as one wave over P": {"Chimera-wave": "H-1"},
 }
 """Schedules that replace others, by interpretation of Chimera-wave."""
@@ -78,9 +78,9 @@ def unfused_sequence_length() -> int:
 def fit_note() -> str:
     """Return a text on the fitted sequence length and the assumptions."""
     return (
-        f"Fitted: one number, the sequence length of {fitted_length()} tokens, to one variance, that of 1F1B. It represents "
-        "the bytes that a layer keeps of a sequence: attention here is fused and keeps no scores, and dropout is off; "
-        f"with unfused attention and dropout, {unfused_sequence_length()} tokens keep as much. Assumed: fp32, AdamW without sharding, "
+        f"Fitted: the sequence length, {fitted_length()} tokens, to the variance of 1F1B. It represents the bytes that a layer "
+        "keeps of a sequence: attention here is fused and keeps no scores, and dropout is off; with unfused attention "
+        f"and dropout, {unfused_sequence_length()} tokens need as many bytes. Assumed: fp32, AdamW without sharding, "
         "no recomputation, M = P microbatches of B sequences, no memory for kernels, NCCL and fragmentation."
     )
 
@@ -89,18 +89,20 @@ def variances() -> Table:
     """Return the variance of the peak memory over devices."""
     rows = []
     why = (
-        "a GB more or less on the first and last device, where embedding, head and loss lie, moves it as far; the printed "
-        "value of Chimera-wave is that of one wave over P rather than of two halves"
+        "one GB more or less on the first and last device, which hold embedding, head and loss, changes it as much; the "
+        "printed value of Chimera-wave is close to that of one wave over P, not to that of pipelines on half of the devices"
     )
     for scheme, paper in VARIANCES.items():
-        names = {scheme: ""} if scheme != "Chimera-wave" else {scheme: ", two halves", "H-1": ", one wave over P"}
+        names = (
+            {scheme: ""} if scheme != "Chimera-wave" else {scheme: ", half of the devices", "H-1": ", one wave over P"}
+        )
         rows += [
             Row(
                 f"{scheme}{reading}",
                 paper,
                 fitted_prediction("bert", MANY, name).memory_variance,
                 why,
-                "fitted to this" if scheme == "1F1B" else "follows",
+                "fitted to this value" if scheme == "1F1B" else "follows from the fit",
             )
             for name, reading in names.items()
         ]
@@ -108,7 +110,7 @@ def variances() -> Table:
         f"Hanayo, variance of the peak memory in GB over 32 GPUs: BERT, {MANY}",
         rows,
         tolerance=0.3,
-        note=f"{fit_note()} Which configuration was measured is not printed: the chosen one is assumed.",
+        note=f"{fit_note()} The paper does not state which configuration was measured; the one that its search chooses is assumed.",
     )
 
 
@@ -126,8 +128,8 @@ def peaks() -> Grid:
             )
             lines.append(GridRow(f"{layout}, {scheme}", figures))
     return Grid(
-        "Hanayo, peak memory in GB of a device, BERT on 32 GPUs of 40 GB",
-        ("least", "mean", "most", "variance"),
+        "Hanayo, peak memory of a device in GB, BERT on 32 GPUs of 40 GB",
+        ("lowest", "mean", "highest", "variance"),
         lines,
         note=fit_note(),
     )
@@ -155,9 +157,9 @@ def out_of_memory() -> Table:
             most = "; ".join(
                 f"{who} {max(fitted_prediction(model, layout, stands.get(who, who)).memory_gb):.1f} GB" for who in paper
             )
-            why = f"most of a device: {most} of 40"
+            why = f"highest peak of a device with 40 GB: {most}"
             rows.append(Row(f"{model.upper()}, {layout}", _names(paper), _names(ours), why, reading))
-    return Table("Hanayo on TACC: who runs out of memory", rows, note=f"{correct_fits_text()}. {fit_note()}")
+    return Table("Hanayo on TACC: schedules that run out of memory", rows, note=f"{correct_fits_text()}. {fit_note()}")
 
 
 def correct_fits_text() -> str:

@@ -21,7 +21,7 @@ FAMILIES: Mapping[str, Sequence[str]] = {
 }
 ASSUMED = (
     f"Assumed: fp32 on CUDA cores, {SEQUENCE} tokens, half of the peak, M = P microbatches of B sequences, AdamW, and "
-    "pipelines on consecutive GPUs, which the 3 of a node cut where they come: the paper does not print its placement"
+    "pipelines on consecutive GPUs of nodes with 3 GPUs each; the paper does not state its placement"
 )
 
 
@@ -53,9 +53,9 @@ class Measure(NamedTuple):
 
 MEASURES = (
     Measure("data sheets, sequences/s", fitted=False, counted=False),
-    Measure("data sheets, D B a step", fitted=False, counted=True),
+    Measure("data sheets, D B per step", fitted=False, counted=True),
     Measure("T_C fitted on 8 GPUs, sequences/s", fitted=True, counted=False),
-    Measure("T_C fitted on 8 GPUs, D B a step", fitted=True, counted=True),
+    Measure("T_C fitted on 8 GPUs, D B per step", fitted=True, counted=True),
 )
 """Measures of throughput in sequences/s; see :mod:`meshwave.engine.bench.papers.hanayo_throughput`."""
 
@@ -72,19 +72,17 @@ def winners() -> Table:
                     Row(f"{model.upper()}, {family}", paper, ours, _explain_difference(paper, ours), measure.title)
                 )
     return Table(
-        "Hanayo, search on 32 GPUs of TACC: which (D, P, W) wins",
+        "Hanayo, search on 32 GPUs of TACC: best (D, P, W)",
         rows,
-        note=f"{ASSUMED}. Candidates are those that the paper shows, less those that run out of memory here (the table "
-        "of memory). T_C fitted: one number, to three bars of 8 GPUs; none of the search.",
+        note=f"{ASSUMED}. Candidates are those that the paper shows, except those that run out of memory here (see the "
+        "table of memory). T_C is fitted to three bars of 8 GPUs, and to none of the search.",
     )
 
 
 def _explain_difference(paper: str, ours: str) -> str:
     if paper.split(" W=")[0] == ours.split(" W=")[0]:
-        return "by data sheets transfers cost too little for fewer waves to win"
-    return (
-        "in sequences/s layouts of the same GPUs are a few percent apart; the printed ones follow D, as D B a step does"
-    )
+        return "with data sheets, transfers cost too little for fewer waves to be better"
+    return "in sequences/s, layouts of the same GPUs differ by a few percent; the printed values grow with D, as D B per step does"
 
 
 def _printed_winner(model: str, members: Sequence[str]) -> str:
@@ -131,7 +129,7 @@ def search() -> Grid:
         "Hanayo, search on 32 GPUs of TACC: throughput",
         SCHEMES,
         lines,
-        note=f"Nothing is fitted. {ASSUMED}. A dash: not shown by the paper, or out of memory there.",
+        note=f"Nothing is fitted. {ASSUMED}. A dash: the paper does not show it, or it ran out of memory there.",
     )
 
 
@@ -165,8 +163,8 @@ def _tacc_setting(scheme: str, layout: Layout) -> Setting:
 
 
 REDUCED = (
-    "ours reduces the gradients of all copies at the end of a step, through one NIC for three GPUs, and waits for it; "
-    "the printed steps lose nothing to it, as if it were hidden or not in the time"
+    "a predicted step waits at its end for the reduction of the gradients, through one NIC for three GPUs; the printed "
+    "steps lose no time to it, as if it were hidden or not counted"
 )
 
 
@@ -189,7 +187,7 @@ def weak_scaling() -> Table:
                 )
             )
     return Table(
-        "Hanayo, weak scaling of BERT on TACC: parallel efficiency against 8 GPUs",
+        "Hanayo, weak scaling of BERT on TACC: parallel efficiency relative to 8 GPUs",
         rows,
         form="%",
         tolerance=1.0,
@@ -199,7 +197,7 @@ def weak_scaling() -> Table:
 
 def two_wave_gains() -> Table:
     """Return the gain of Hanayo with two waves at each number of GPUs."""
-    why = "by data sheets two waves wait too little for transfers; with what each message costs besides, Hanayo gains less"
+    why = "with data sheets, two waves wait too little for transfers; with the overhead of each message, Hanayo gains less"
     rows = [
         Row(
             f"{layout.pipelines * layout.ranks} GPUs: H-2 over {other}",
@@ -245,8 +243,8 @@ def placement_efficiencies() -> Grid:
         "Hanayo, weak scaling of BERT on TACC by precision and placement: parallel efficiency, %",
         ("paper", *(f"{number}, {placement}" for number, placement in ways)),
         lines,
-        note="Nothing is fitted; efficiency is against 8 GPUs of the same column. pipelines: each takes consecutive GPUs; "
-        "copies: those that hold the same stage do. The faster the GPUs compute, the more of a step its reductions take.",
+        note="Nothing is fitted; efficiency is relative to 8 GPUs of the same column. pipelines: each pipeline has consecutive "
+        "GPUs; copies: the copies of a stage have consecutive GPUs. The faster the GPUs, the larger the share of reductions.",
     )
 
 
@@ -265,7 +263,7 @@ def strong_scaling() -> Table:
         rows,
         form="%",
         tolerance=1.0,
-        note=f"{ASSUMED}. GPipe and 1F1B have no bar on 8 GPUs: out of memory there (the table of memory).",
+        note=f"{ASSUMED}. GPipe and 1F1B have no bar on 8 GPUs: they run out of memory there (see the table of memory).",
     )
 
 
@@ -275,6 +273,6 @@ def _fixed_time_note(scheme: str) -> str:
     step = np.array([layout.pipelines * layout.batch / known_bar(bars, scheme) for layout, bars in STRONG.items()])
     each, fixed = np.polyfit(batch, step, 1)
     return (
-        f"the bars are steps of {fixed:.2f} s + {each:.2f} s a B (D B a step): kernels, launches and the optimizer, which "
-        "do not shrink with B; a roofline has of them the optimizer and alpha alone"
+        f"the bars correspond to steps of {fixed:.2f} s + {each:.2f} s per B (D B per step); the fixed part, kernel launches "
+        "and the optimizer, does not shrink with B, and the roofline model contains only the optimizer and alpha of it"
     )

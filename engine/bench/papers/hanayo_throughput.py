@@ -15,7 +15,7 @@ from meshwave.engine.bench.papers.hanayo_designs import PEAKS, SEQUENCE, Number,
 from meshwave.engine.bench.papers.table import Grid, GridRow, Row, Table
 
 CLUSTERS = ("pc", "fc", "tacc", "tc")
-COUNTED = "D B a step"
+COUNTED = "D B per step"
 TRUE = "sequences/s"
 MANY, FEW = Layout(4, 8, 2), Layout(2, 16, 4)
 EFFICIENCY = 0.5
@@ -30,8 +30,8 @@ def tables() -> Iterator[Table | Grid]:
     yield required_efficiencies()
 
 
-LIKELY = "B halves where P does, and a small B costs more a sequence there: ours has no time of kernels and launches"
-ODD = "this bar alone is as high as sequences/s would have it"
+LIKELY = "B is halved together with P, and a small B costs more time per sequence in the paper; the model has no kernel launches"
+ODD = "only this bar agrees with a count in sequences/s"
 
 
 def ratios_by_sequence_count() -> Table:
@@ -52,21 +52,21 @@ def ratios_by_sequence_count() -> Table:
         for model in ("gpt", "bert")
     }
     return Table(
-        "Hanayo: what a printed sequence/s counts",
+        "Hanayo: meaning of the printed sequences/s",
         rows,
         tolerance=0.1,
-        note="Nothing is fitted. On the same GPUs the printed throughput follows D. The work of a step does not: in "
-        "sequences/s both layouts are nearly as fast. They agree with print where a step counts D B sequences, though "
-        "each of its P microbatches has B of them; then sequences/s are P times the printed figures. That is our "
-        "reading; the paper does not say how it counts. A model that grew with P would fit as well, but it prints 64 and "
-        "128 layers. One bar contradicts it, two waves of GPT at P=16: it is "
-        f"{odd['gpt']:.1f} times that of Chimera-wave beside it, where for BERT it is {odd['bert']:.2f} times.",
+        note="Nothing is fitted. On the same GPUs, the printed throughput is proportional to D, but the work of a step is "
+        "not: in sequences/s both layouts are nearly as fast. The figures agree if a step counts D B sequences, although "
+        "each of its P microbatches has B sequences; then sequences/s are P times the printed figures. This is an "
+        "interpretation; the paper does not state how it counts. A model that grows with P would agree as well, but the "
+        "paper states 64 and 128 layers. One bar contradicts it, two waves of GPT at P=16: it is "
+        f"{odd['gpt']:.1f} times the adjacent bar of Chimera-wave; for BERT it is {odd['bert']:.2f} times.",
     )
 
 
 def _count_rows(what: str, paper: float, settings: tuple[Setting, Setting], why: str) -> Iterator[Row]:
     above, below = map(predict_experiment, settings)
-    plain = "in sequences/s no layout of the same GPUs can be so much faster: the FLOPs of a sequence are the same"
+    plain = "in sequences/s, no layout of the same GPUs can be so much faster, because a sequence has the same FLOPs"
     yield Row(what, paper, above.sequences_per_s / below.sequences_per_s, plain, TRUE)
     yield Row(what, paper, above.counted_per_s / below.counted_per_s, why, COUNTED)
 
@@ -78,15 +78,15 @@ def precision_ratios() -> Table:
         paper = paper_throughputs(("tc", ranks))[scheme] / paper_throughputs(("fc", ranks))[scheme]
         for number in ("fp32", "16 bit"):
             ours = _throughput_rate("tc", scheme, ranks, number) / _throughput_rate("fc", scheme, ranks, number)
-            why = f"V100 over A100 is {_peak_ratio(number):.2f} in the peaks of {number}"
+            why = f"the peak of V100 is {_peak_ratio(number):.2f} times that of A100 in {number}"
             rows.append(Row(f"TC over FC, D={EIGHT[ranks].pipelines} P={ranks}, {scheme}", paper, ours, why, number))
     return Table(
-        "Hanayo: in which precision the GPUs computed",
+        "Hanayo: precision of the computation",
         rows,
         tolerance=0.06,
-        note="Not printed. V100 and A100 differ as the bars do in fp32 on CUDA cores, PyTorch's default for fp32, and "
-        "not in 16 bits on tensor cores. The tables of scaling and memory are in fp32 therefore: a choice between two, "
-        f"by {len(rows)} bars.",  # two in each ratio, and each ratio in two rows
+        note="The paper does not state it. The bars have the ratio of V100 to A100 in fp32 on CUDA cores, PyTorch's "
+        "default for fp32, and not the ratio in 16 bit on tensor cores. The tables of scaling and memory therefore "
+        f"assume fp32: a choice between two precisions, by {len(rows)} bars.",  # two in each ratio, and each ratio in two rows
     )
 
 
@@ -103,14 +103,14 @@ def roofline_to_paper() -> Grid:
     layout = EIGHT[8]
     tensor = Setting("tacc", "H-2", Layout(1, 8, 1), number="16 bit", sequence=512)
     steps = [
-        ("16 bit on tensor cores, 512 tokens, one sequence a microbatch", predict_experiment(tensor).sequences_per_s),
-        ("B=2 sequences a microbatch", predict_experiment(tensor._replace(layout=layout)).sequences_per_s),
+        ("16 bit on tensor cores, 512 tokens, one sequence per microbatch", predict_experiment(tensor).sequences_per_s),
+        ("B=2 sequences per microbatch", predict_experiment(tensor._replace(layout=layout)).sequences_per_s),
         ("fp32 on CUDA cores", predict_experiment(tensor._replace(layout=layout, number="fp32")).sequences_per_s),
     ]
     last = predict_experiment(Setting("tacc", "H-2", layout))
     steps += [
         (f"{SEQUENCE} tokens", last.sequences_per_s),
-        ("D B sequences a step instead of D B M", last.counted_per_s),
+        ("D B sequences per step instead of D B M", last.counted_per_s),
         ("paper", MEASURED["tacc", 8][0]),
     ]
     before = [steps[0][1], *(rate for _, rate in steps)]
@@ -120,8 +120,8 @@ def roofline_to_paper() -> Grid:
         ("sequences/s", "factor"),
         rows,
         note=f"Nothing is fitted. Assumed: half of the peak, and {SEQUENCE} tokens (the table below). The precision and the "
-        "count are read from the tables above. The last factor is what is left: the share of the peak that the paper "
-        "reached, over one half.",
+        "count follow from the tables above. The last factor is the remaining difference: the share of the peak that "
+        "the paper reached, divided by one half.",
     )
 
 
@@ -139,12 +139,12 @@ def required_efficiencies() -> Grid:
     ]
     possible = [length for place, length in enumerate(LENGTHS) if all((row.figures[place] or 0) < 100 for row in rows)]
     return Grid(
-        "Hanayo: share of the peak of fp32 that the bars of D=1 P=8 need, %",
+        "Hanayo: share of the fp32 peak that the bars of D=1 P=8 require, %",
         [f"{length} tokens" for length in LENGTHS],
         rows,
-        note="Nothing is fitted; transfers by data sheets, D B sequences a step. Above 100 a length is ruled out: of these "
-        f"{max(possible, default=0)} tokens are the longest that is not. Large products of fp32 on CUDA cores reach a "
-        "larger share of their peak than those of tensor cores do of theirs.",
+        note="Nothing is fitted; transfers by data sheets, D B sequences per step. A value above 100 excludes a length; the "
+        f"longest possible one of these is {max(possible, default=0)} tokens. Large matrix products in fp32 on CUDA cores "
+        "reach a larger share of their peak than products on tensor cores.",
     )
 
 

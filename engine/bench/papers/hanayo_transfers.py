@@ -22,10 +22,10 @@ DRAWN: tuple[tuple[str, int, dict[str, Any], int], ...] = (
 PAPERS_MODEL: TransferModel = "half-duplex"
 WHY: dict[TransferModel, str] = {
     "latency": "opposite transfers of two ranks do not slow each other down",
-    "sender-blocking": "a rank waits for what it sends, also where it receives nothing",
-    "link-serial": "each direction of a link carries its transfers at the full rate",
-    "batched": "both ranks wait for a batch, whose two directions take one T_C: a send and a receive that stand next "
-    "to each other are one batch also where the drawing lets one of them pass before the other",
+    "sender-blocking": "a rank waits for its sends, even if it receives nothing",
+    "link-serial": "each direction of a link has the full rate",
+    "batched": "both ranks wait for a batch, whose two directions take one T_C; an adjacent send and receive are one "
+    "batch even if one of them is earlier in the figure",
 }
 
 
@@ -53,10 +53,10 @@ def exposed_transfers() -> Table:
         for name, ranks, options, printed in DRAWN
     ]
     return Table(
-        "Hanayo, figure 3: T_C that a step waits for, by the model of transfers",
+        "Hanayo, figure 3: T_C for which a step waits, by transfer model",
         rows,
-        note="half-duplex: opposite transfers of two ranks that are on their way at the same moment share their link. "
-        "Only Chimera has any; it comes out as drawn, and so do all others.",
+        note="half-duplex: simultaneous transfers of two ranks in opposite directions share the rate of their link. "
+        "Only Chimera has such transfers. All schedules agree with the figure.",
     )
 
 

@@ -50,32 +50,32 @@ def expert_layers() -> Table:
     folded = found.axes["mp"] > 1  # without tensor parallelism, PPMoE copies all experts to every GPU
     inside = (found.seconds["ppmoe"] / found.parm_auto_seconds)[folded]
     crowded = int((~found.fits("ppmoe") & folded).sum())
-    layers = "the paper's layers and constants are not known to us, and the speed of the server's links is assumed"
+    layers = "the paper does not state its layers and constants, and the speed of the server's links is assumed"
     most = int(np.argmax(found.speedup()))
     shared = _shared_part(found.seconds["deepspeed"][most], found.parm_auto_seconds[most])
     kernels = (
-        f"the layer is of mp {found.axes['mp'][most]:g}, esp {found.axes['esp'][most]:g}; whatever takes time under every "
-        f"schedule (kernels, launches) is not in the model and lowers the gain: {100 * shared:.0f}% of Parm's time of this "
-        "layer would make it the printed one, which is an estimate and no measurement"
+        f"the layer has mp {found.axes['mp'][most]:g}, esp {found.axes['esp'][most]:g}; time that every schedule needs, such as "
+        f"that of kernel launches, is not in the model and reduces the gain; with {100 * shared:.0f}% of Parm's time of this "
+        "layer, the gain would be the printed one (an estimate, not a measurement)"
     )
     return Table(
-        "Parm: times as fast as DeepSpeed-MoE, forward and backward of expert layers",
+        "Parm: speedup over DeepSpeed-MoE, forward and backward of expert layers",
         [
-            Row("least gain, 32 GPUs and server of 8", PUBLISHED_GAINS[0], float(gain.min()), layers),
-            Row("least gain, 32 GPUs", PUBLISHED_GAINS[0], float(found.speedup().min()), layers),
-            Row("largest gain, 32 GPUs and server of 8", PUBLISHED_GAINS[1], float(gain.max()), kernels),
+            Row("lowest speedup, 32 GPUs and server of 8", PUBLISHED_GAINS[0], float(gain.min()), layers),
+            Row("lowest speedup, 32 GPUs", PUBLISHED_GAINS[0], float(found.speedup().min()), layers),
+            Row("highest speedup, 32 GPUs and server of 8", PUBLISHED_GAINS[1], float(gain.max()), kernels),
         ],
         tolerance=0.005,
         note=f"Fitted: the links, by FSMoE on its own testbed; nothing is fitted to Parm's results. Assumed: the grid of "
-        f"{len(found.parm_auto_seconds):,} layers (of which the server has the {len(server.parm_auto_seconds)} at the ends of every axis), half of the "
-        "GPU's peak, the server's links. Neither: the steps and the bytes of each schedule. "
-        f"Median gain on 32 GPUs: {np.median(found.speedup()):.2f}. DeepSpeed here is what Parm's paper describes: every token is "
-        "sent and computed once for each tensor-parallel device. Of the schedules that spread their experts over all GPUs, "
-        f"and so need the same memory, the fastest on 32 GPUs is {named} layers. PPMoE with mp > 1, whose experts stay in a "
-        f"node and take {CLUSTER.devices // 4} or {CLUSTER.devices // 2} times the memory, takes {inside.min():.2f} to "
-        f"{inside.max():.2f} of Parm's time; the experts of {crowded} of those layers leave it no room on a GPU. Of all six, "
-        f"the fastest where it fits is {of_all}. Copies of experts are summed over nodes once a step, which no layer's time "
-        "has in it.",
+        f"{len(found.parm_auto_seconds):,} layers (on the server, the {len(server.parm_auto_seconds)} at the ends of every axis), half of the "
+        "GPU's peak, the server's links. Exact: the steps and the bytes of each schedule. "
+        f"Median speedup on 32 GPUs: {np.median(found.speedup()):.2f}. DeepSpeed here is what Parm's paper describes: every token is "
+        "sent and computed once for each tensor-parallel device. Fastest of the schedules that distribute their experts "
+        f"over all GPUs, and thus need the same memory, on 32 GPUs, in layers: {named}. PPMoE with mp > 1, which keeps all "
+        f"experts in each node and needs {CLUSTER.devices // 4} or {CLUSTER.devices // 2} times the memory, takes "
+        f"{inside.min():.2f} to {inside.max():.2f} of Parm's time; with {crowded} of these layers it does not fit into a GPU. "
+        f"Fastest of all six that fit: {of_all}. The times of layers exclude the reduction of copies of experts over "
+        "nodes, once per step.",
     )
 
 
@@ -94,12 +94,12 @@ def gains_by_layout() -> table.Grid:
             figures = gain.min(), np.median(gain), gain.max(), late.min(), late.max()
             lines.append(table.GridRow(f"{name}, {layout}", [float(figure) for figure in figures]))
     return table.Grid(
-        "Parm: gain of its choice by layout, over DeepSpeed-MoE and over all-to-all, then all-gather",
-        ["least", "median", "largest", "over a2a: least", "largest"],
+        "Parm: speedup of its choice by layout, over DeepSpeed-MoE and over a2a-allgather",
+        ["lowest", "median", "highest", "over a2a-allgather: lowest", "highest"],
         lines,
-        note="Fitted, assumed and neither: as above, for the layers at the ends of every axis. The paper's least gain, "
-        f"{PUBLISHED_GAINS[0]}, is that of layers without tensor parallelism, whose tokens nobody sends twice: what remains is the "
-        "gather over the devices that share an expert.",
+        note="Fitted and assumed as above, for the layers at the ends of every axis. The paper's lowest speedup, "
+        f"{PUBLISHED_GAINS[0]}, occurs in layers without tensor parallelism, where no token is sent twice: only the gather over the "
+        "devices that share an expert is saved.",
     )
 
 
@@ -114,13 +114,13 @@ def gains_by_links() -> table.Grid:
             fastest = float(np.mean(found.parm_auto_seconds[those] < found.seconds[LATE][those]))
             lines.append(table.GridRow(f"{cluster.title}; {layout}", [*figures, 100 * fastest]))
     return table.Grid(
-        "Parm: times as fast as all-to-all, then all-gather, by links",
-        ["S1: least", "largest", "S2: least", "largest", "auto: least", "largest", "% of layers faster"],
+        "Parm: speedup over a2a-allgather, by links",
+        ["S1: lowest", "highest", "S2: lowest", "highest", "auto: lowest", "highest", "% of layers faster"],
         lines,
         note="Fitted: PCIe (4.5 GB/s) and the network of 100 Gb/s per node, by FSMoE. Assumed: all other links "
-        f"({'; '.join(_describe_link_rates(cluster) for cluster in CLUSTERS.values())}), and the same GPUs everywhere. Neither: steps and "
-        "bytes. Parm's fused exchange sends each token esp times and saves a gather inside the node: that pays only where a "
-        "link inside the node is about as slow as a GPU's share of the network. With NVLink, or a slow network, it does not.",
+        f"({'; '.join(_describe_link_rates(cluster) for cluster in CLUSTERS.values())}), and the same GPUs everywhere. Exact: steps and "
+        "bytes. Parm's fused exchange sends each token esp times and saves a gather inside the node. It is faster only if a "
+        "link inside the node is about as slow as a GPU's share of the network, and not with NVLink or a slow network.",
     )
 
 
@@ -133,7 +133,7 @@ def _layouts(found: Grid) -> Iterator[tuple[str, NDArray[np.bool_]]]:
 
 def _describe_link_rates(cluster: GridCluster) -> str:
     inside, between = (1e-9 / line.beta for line in (cluster.links.intra, cluster.links.inter))
-    network = f", {between:.3g} GB/s a GPU between nodes" if len(set(cluster.nodes)) > 1 else ""
+    network = f", {between:.3g} GB/s per GPU between nodes" if len(set(cluster.nodes)) > 1 else ""
     return f"{cluster.title}: {inside:.3g} GB/s inside{network}"
 
 
@@ -194,18 +194,18 @@ def predicted_step_seconds(model: str, schedule: str, *, cluster: GridCluster = 
 
 def whole_model_gains() -> Table:
     """Return the gains for two whole models, which the paper's abstract states."""
-    why = "which layers have experts, and the batch, are not known to us"
+    why = "the paper does not state the batch, nor which layers have experts"
     gains = {
         name: predicted_step_seconds(name, "deepspeed") / predicted_step_seconds(name, "parm-auto") for name in MODELS
     }
     return Table(
-        "Parm: times as fast as DeepSpeed-MoE, training steps of whole models on 32 GPUs",
+        "Parm: speedup over DeepSpeed-MoE, training steps of whole models on 32 GPUs",
         [Row(f"{name}, experts in every second layer (about)", 3.0, gain, why) for name, gain in gains.items()],
         tolerance=0.5,
-        note="Each is a design that is predicted as any other (dp 8, tp 4, ep 8, esp 4; gradients and update included). "
+        note="Each is a prediction of a complete design (dp 8, tp 4, ep 8, esp 4; including gradients and update). "
         "Fitted: the links, by FSMoE. Assumed: the sizes of BERT-Base and of the smallest GPT-2, experts in every second layer, "
-        "one for each ep place, top 2 with capacity factor 1.2, 4 sequences for each data-parallel copy, fp32 at half of the "
-        "peak. Neither: steps and bytes.",
+        "one expert per ep rank, top 2 with capacity factor 1.2, 4 sequences per data-parallel copy, fp32 at half of the "
+        "peak. Exact: steps and bytes.",
     )
 
 
@@ -221,8 +221,8 @@ def models_against_others() -> table.Grid:
                     table.GridRow(f"{name}, {where}, experts in {layers}", [*figures, took[LATE] / took["parm-auto"]])
                 )
     return table.Grid(
-        "Parm: whole models, times as fast as DeepSpeed-MoE, and Parm's choice over all-to-all, then all-gather",
-        [LATE, "S1", "S2", "Parm's choice", "over a2a"],
+        "Parm: whole models, speedup over DeepSpeed-MoE, and of Parm's choice over a2a-allgather",
+        [LATE, "S1", "S2", "Parm's choice", "over a2a-allgather"],
         lines,
-        note="Fitted, assumed and neither: as above. With NVLink the GPUs are the same, so that links alone differ.",
+        note="Fitted and assumed as above. The clusters with PCIe and NVLink have the same GPUs and differ only in their links.",
     )

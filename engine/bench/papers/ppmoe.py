@@ -29,10 +29,10 @@ def tables() -> Iterator[Table | table.Grid]:
 def printed_ratios() -> Table:
     """Return the two ratios of communication to computation on which the paper's argument is based."""
     peak, network, nvlink = 125e12, 12.5e9, 300e9
-    ring = "the formula charges every step of the ring with the whole tensor, of which a step carries an eighth"
+    ring = "the formula counts the whole tensor in every step of the ring; a step sends one eighth of it"
     pairs = (
-        "the formula charges every one of 63 steps with half of all tokens, of which a peer gets a 64th, and sets that against "
-        "a 64th of the products, while a device computes as many rows for the others as it sends"
+        "the formula counts half of all tokens in each of 63 steps, although a peer gets one 64th of them, and divides by one "
+        "64th of the products, although a device computes as many rows for other devices as it sends"
     )
     free = Links(Line(0.0, 1 / nvlink), Line(0.0, 1 / network))
 
@@ -55,15 +55,15 @@ def printed_ratios() -> Table:
         return collective.time_s / (priced.flops / peak)
 
     return Table(
-        "PPMoE: seconds of a collective over those of the products, fp16, V100",
+        "PPMoE: time of a collective relative to that of the products, fp16, V100",
         [
             Row(
-                "an all-to-all of 64 experts, h=10^4 (equation 3)",
+                "all-to-all of 64 experts, h=10^4 (equation 3)",
                 252,
                 ratio("expert-parallel", 64, 10_000, tuple(range(64))),
                 pairs,
             ),
-            Row("an all-reduce of 8 devices, h=10^3 (equation 5)", 35 / 6, ratio("ppmoe", 8, 1000, (0,) * 8), ring),
+            Row("all-reduce of 8 devices, h=10^3 (equation 5)", 35 / 6, ratio("ppmoe", 8, 1000, (0,) * 8), ring),
         ],
         tolerance=0.05,
     )
@@ -83,7 +83,7 @@ class Scale(NamedTuple):
     hidden: int
     heads: int
     micro_batches: tuple[int, ...]
-    """Micro-batch sizes to try."""
+    """Microbatch sizes to try."""
 
 
 SMALL, LARGE = Scale("6.7B", 4, 24, 1024, 16, (1, 2, 4, 8)), Scale("143B", 16, 32, 4096, 32, (1, 2, 4, 8))
@@ -92,9 +92,9 @@ LAYOUTS: Mapping[str, str] = {
     "ppmoe": "PPMoE",
     "resent": "DPMoE, tokens sent tp times",
     "once": "DPMoE, tokens sent once",
-    "cut": "DPMoE, tokens sent once, experts cut over the node",
-    "backbone": "backbone, laid out as PPMoE",
-    "copies": "backbone, one copy a GPU",
+    "cut": "DPMoE, tokens sent once, experts sharded over the node",
+    "backbone": "backbone in the layout of PPMoE",
+    "copies": "backbone, one copy per GPU",
 }
 
 
@@ -104,7 +104,7 @@ def layout_design(scale: Scale, layout: str, micro_batch: int) -> Design:
     DPMoE layouts have one mesh, the others are pipelines.
 
     Raises:
-        DesignError: the step has too few sequences for this micro-batch size.
+        DesignError: the step has too few sequences for this microbatch size.
     """
     nodes = scale.nodes
     meshes, dp, tp = {"copies": (1, nodes * 8, 1), "backbone": (nodes, 1, 8), "ppmoe": (nodes, 1, 8)}.get(
@@ -163,7 +163,7 @@ class Step(NamedTuple):
 
 @lru_cache
 def predict_step(scale: Scale, layout: str, micro_batch: int) -> Step | None:
-    """Predict a training step; return None if it has too few sequences for this micro-batch size."""
+    """Predict a training step; return None if it has too few sequences for this microbatch size."""
     try:
         numbers = predict(layout_design(scale, layout, micro_batch)).numbers
     except DesignError:
@@ -172,7 +172,7 @@ def predict_step(scale: Scale, layout: str, micro_batch: int) -> Step | None:
 
 
 def largest_micro_batch(scale: Scale) -> int:
-    """Return the largest of the tried micro-batch sizes at which PPMoE fits into the memory of a GPU."""
+    """Return the largest of the tried microbatch sizes at which PPMoE fits into the memory of a GPU."""
     return max(
         size
         for size in scale.micro_batches
@@ -190,10 +190,12 @@ def experts_in_pipelines() -> Table:
     """Return the comparison of PPMoE with two variants of plain expert parallelism."""
     small, large = largest_micro_batch(SMALL), largest_micro_batch(LARGE)
     shares = {layout: _forward_shares(layout_design(LARGE, layout, large)) for layout in ("ppmoe", "resent", "once")}
-    batch = "neither batch is printed: see the table of micro-batches for how much hangs on them"
-    kernels = f"ours knows links and products, and not the kernels that select rows and run experts one by one; {batch}"
-    narrow = f"ours cuts a narrow model over eight GPUs at what their all-reduces cost; {batch}"
-    bound = "the paper prints a lower bound, which ours is above"
+    batch = "the paper states neither batch; the table of microbatch sizes shows how much depends on them"
+    kernels = f"the model contains links and products, but not the kernels that select rows and run experts one by one; {batch}"
+    narrow = (
+        f"in the model, tensor parallelism of a narrow model over eight GPUs costs as much as its all-reduces; {batch}"
+    )
+    bound = "the paper states a lower bound, and the computed value is above it"
     rows = [
         *_claims_about_dpmoe(
             "DPMoE, 143B: both all-to-alls, % of a forward", 65.5, lambda of: 100 * shares[of]["exchange"]
@@ -230,22 +232,22 @@ def experts_in_pipelines() -> Table:
         ),
     ]
     return Table(
-        "PPMoE: experts folded into tensor parallelism with a pipeline, against plain expert parallelism (DPMoE)",
+        "PPMoE: experts folded into tensor parallelism with a pipeline, compared with expert parallelism alone (DPMoE)",
         rows,
         tolerance=0.05,
-        note=f"Fitted: nothing. Assumed: half of the peak of a V100, {BATCH} sequences of {SEQUENCE} a step, one NIC a node, and "
-        f"micro-batches of {small} (6.7B) and {large} (143B), the largest tried of which PPMoE fits {GPU_BYTES / 1e9:.0f} GB. "
-        "Neither: parallel layouts, sizes of the models and speeds of the links, which the paper prints, and the bytes and "
-        "steps of each schedule. All three agree that PPMoE is faster. Sending tokens tp times comes closer to the printed "
-        "shares of a forward, sending them once to the printed speed-ups: no one baseline gives both. Figures that are "
-        "second-hand were read in notes about the paper.",
+        note=f"Fitted: nothing. Assumed: half of the peak of a V100, {BATCH} sequences of {SEQUENCE} tokens per step, one NIC per node, and "
+        f"microbatches of {small} (6.7B) and {large} (143B), the largest tried sizes with which PPMoE fits into {GPU_BYTES / 1e9:.0f} GB. "
+        "Stated by the paper: parallel layouts, sizes of the models and speeds of the links. Exact: the bytes and steps of "
+        "each schedule. By the paper and with both variants of DPMoE, PPMoE is faster. DPMoE that sends tokens tp times is "
+        "closer to the printed shares of a forward, and DPMoE that sends them once to the printed speedups; no baseline "
+        "agrees with both. Second-hand values are from notes about the paper.",
     )
 
 
 REASONS = {
-    "resent": "here all eight GPUs of a node send the same tokens through one NIC; the row below sends each token once",
-    "once": "here the GPUs of a node share out the tokens before they send them, as DeepSpeed does since PR 2074, which is "
-    "newer than the release that the paper measured (second-hand)",
+    "resent": "here all eight GPUs of a node send the same tokens through one NIC; in the next row each token is sent once",
+    "once": "here each GPU of a node sends a different part of the tokens, as in DeepSpeed since PR 2074, which is newer than "
+    "the release that the paper measured (second-hand)",
 }
 
 
@@ -260,7 +262,7 @@ PAIRS = (("ppmoe", "resent"), ("ppmoe", "once"), ("ppmoe", "cut"))
 
 
 def micro_batch_effects() -> table.Grid:
-    """Return the results by micro-batch size, which the paper does not state."""
+    """Return the results by microbatch size, which the paper does not state."""
     lines = []
     for scale in (SMALL, LARGE):
         for size in scale.micro_batches:
@@ -271,22 +273,22 @@ def micro_batch_effects() -> table.Grid:
             memory = made.memory_bytes / 1e9 if made else nan
             figures = [*over, *(100 * part for part in parts), memory]
             shown = [None if isnan(figure) else figure for figure in figures]
-            lines.append(table.GridRow(f"{scale.name}, micro-batch of {size}", shown))
+            lines.append(table.GridRow(f"{scale.name}, microbatches of {size}", shown))
     lacking = ", ".join(
         f"{LAYOUTS[layout]} {found.memory_bytes / 1e9:.0f} GB"
         for layout in ("resent", "once", "cut")
         if (found := predict_step(LARGE, layout, largest_micro_batch(LARGE)))
     )
     return table.Grid(
-        "PPMoE: what micro-batches change: times DPMoE, % of the backbone in its own layout and in 32 or 128 copies, GB a GPU",
+        "PPMoE by microbatch size: speedup over DPMoE, % of the backbone in its own layout and in 32 or 128 copies, GB per GPU",
         ["x DPMoE", "once", "cut", "% own", "DPMoE", "once", "% copies", "once", "GB"],
         lines,
-        note="x DPMoE: PPMoE over DPMoE that sends tokens tp times, that sends them once, and that also cuts its experts over "
-        "the node. % own: PPMoE and both DPMoE, of the backbone laid out as PPMoE; % copies: PPMoE and DPMoE that sends once, "
-        "of one copy of the backbone a GPU, where the step has sequences for it. With few tokens at once a device reads the "
-        "weights of its experts, and adds to their gradients, for a few rows each: that is most of what a larger micro-batch "
-        f"saves. By our count, without optimizer states that copies share, no DPMoE of 143B fits 32 GB: {lacking}. Printed "
-        "are 1.23 and 81.4 % (of copies) for 6.7B, more than 1.75 and 90.7 % for 143B.",
+        note="x DPMoE: PPMoE over DPMoE that sends tokens tp times, that sends them once, and that also shards its experts over "
+        "the node. % own: PPMoE and both DPMoE, relative to the backbone in the layout of PPMoE; % copies: PPMoE and DPMoE that "
+        "sends once, relative to one copy of the backbone per GPU, if the step has enough sequences. With few tokens, a device "
+        "reads the weights of its experts, and adds to their gradients, for a few rows each; larger microbatches mainly save "
+        f"this time. Without sharded optimizer states, no DPMoE of 143B fits into 32 GB by the predictions: {lacking}. The "
+        "paper states 1.23 and 81.4 % (of copies) for 6.7B, more than 1.75 and 90.7 % for 143B.",
     )
 
 

@@ -145,12 +145,12 @@ def one_to_many() -> Grid:
             GridRow(_hosts(receivers), [*(bandwidth(case, took[name]) for name in SERIES[:2]), *of_strategies, *gains])
         )
     return Grid(
-        "Cross-mesh resharding, one device to many (5.1.1): 1 GiB, Gibit/s of the tensor, by bandwidth alone",
+        "Cross-mesh resharding, one device to many (5.1.1): 1 GiB, Gibit/s of the tensor, links by bandwidth alone",
         [*SERIES[:2], *strategies, "over S/R", "over Alpa"],
         rows,
-        note="A NIC carries 9.31 Gibit/s. Broadcast stays there for any number of receivers, Send/Recv falls with it. Alpa "
-        "gathers inside one host, but not where the length does not divide (3 devices), and not over hosts: there it sends "
-        "to each receiver. The last columns: how many times as fast broadcast is.",
+        note="A NIC carries 9.31 Gibit/s. Broadcast reaches it for any number of receivers; Send/Recv gets slower with each "
+        "receiver. Alpa gathers inside a host, but not if the length cannot be divided (3 devices) and not between hosts; "
+        "it then sends to each receiver. The last columns are the speedup of broadcast.",
     )
 
 
@@ -169,11 +169,11 @@ def small_messages() -> Grid:
             chunks = made["broadcast", "naive"].tasks[0].chunks
             rows.append(GridRow(f"{name} to {_hosts(receivers)}", [*(1e3 * each for each in figures), chunks]))
     return Grid(
-        "Cross-mesh resharding, one device to many (5.1.1): milliseconds by size, by alpha and beta",
+        "Cross-mesh resharding, one device to many (5.1.1): milliseconds by size, links by alpha and beta",
         [*SERIES[:2], *strategies, "chunks"],
         rows,
-        note="Assumed: 50 µs and 1.25 GB/s between hosts, 10 µs and 40 GB/s inside. The last column: in how many chunks "
-        "broadcast is fastest.",
+        note="Assumed: 50 µs and 1.25 GB/s between hosts, 10 µs and 40 GB/s inside. The last column is the number of "
+        "chunks with which broadcast is fastest.",
     )
 
 
@@ -191,12 +191,12 @@ def many_to_many(model: Model) -> Grid:
         )
     links = "bandwidth alone" if model is FREE else "alpha and beta"
     return Grid(
-        f"Cross-mesh resharding, many devices to many (5.1.2, 5.3.1): Gibit/s of the tensor, by {links}",
+        f"Cross-mesh resharding, many devices to many (5.1.2, 5.3.1): Gibit/s of the tensor, links by {links}",
         ["tasks", *SERIES, "over S/R", "over Alpa", "over naive"],
         rows,
-        note="Send/Recv and Alpa choose senders by bytes of a device and keep the order of the tasks; the other three are "
-        "broadcast: first sender, sender host by bytes, and the planner's ensemble. The last columns: how many times as fast "
-        "it is. No plan of broadcast is faster than Ours in any of these cases: the search has shown it.",
+        note="Send/Recv and Alpa choose senders by the bytes of each device and keep the order of the tasks. The other three use "
+        "broadcast: with the first sender, with a sender on the host with the fewest bytes, and with the ensemble of planners. "
+        "The last columns are the speedup of Ours. The search has proved that no broadcast plan is faster in any of these cases.",
     )
 
 
@@ -215,12 +215,12 @@ def sender_and_order_gains() -> Table:
         ):
             rows.append(Row(f"case {number}: {what}", closed, ours))
     return Table(
-        "Cross-mesh resharding: times faster by choosing senders, then the order (5.3.1), by bandwidth alone",
+        "Cross-mesh resharding: speedup by the choice of senders, then of the order (5.3.1), links by bandwidth alone",
         rows,
         printed="model",
         tolerance=0.03,
-        note="The bars of the paper's ablation are not printed; the model's figures follow from its assumptions: a task holds "
-        "the sending side of one host and the receiving side of all hosts that need it.",
+        note="The paper does not print the values of the bars. The values of the model follow from its assumptions: a task "
+        "occupies the sending side of one host and the receiving side of all hosts that need its slice.",
     )
 
 
@@ -231,18 +231,18 @@ def stated_gain() -> Table:
     took = {name: series_seconds(case, FREE) for name, case in cases.items()}
     rows = []
     why = (
-        "by bandwidth alone a plain send pays for every copy and for what its order leaves idle: 8 times at the most in the "
-        "released cases. What the model leaves out slows plain sends more than a ring: a NIC that one stream over TCP does "
-        "not fill, a handshake for each pair, and waiting between messages; each plot's bar is measured against bars that "
-        "suffer from them"
+        "by bandwidth alone, point-to-point sends cost the time of every copy and the idle time of their order: at most 8 times "
+        "in the released cases. Effects outside the model slow them down more than a ring: one TCP stream does not "
+        "saturate a NIC, each pair needs a handshake, and messages wait for each other; the measured baselines include "
+        "these effects"
     )
     for over in ("Send/Recv", "Alpa"):
         gain = {name: each[over] / each["Ours"] for name, each in took.items()}
         most = max(gain.values())
         where = ", ".join(name for name in gain if gain[name] > 0.99 * most)
-        rows.append(Row(f"up to, over {over}", 10, most, f"{why}. Ours is reached in {where}"))
+        rows.append(Row(f"up to, over {over}", 10, most, f"{why}. The computed value occurs in {where}"))
     return Table(
-        "Cross-mesh resharding: the most that broadcast and its order win in a microbenchmark", rows, tolerance=0.5
+        "Cross-mesh resharding: largest speedup of broadcast and its order in a microbenchmark", rows, tolerance=0.5
     )
 
 
@@ -257,7 +257,7 @@ def all_plans(model: Model) -> Grid:
             label = f"case {'7, 8' if number == 7 else number}, {strategy}"
             rows.append(GridRow(label, [made[strategy, ordering].makespan_s for ordering in orderings]))
     links = "bandwidth alone" if model is FREE else "alpha and beta"
-    return Grid(f"Cross-mesh resharding: seconds by every strategy and ordering, by {links}", list(orderings), rows)
+    return Grid(f"Cross-mesh resharding: seconds by strategy and ordering, links by {links}", list(orderings), rows)
 
 
 def _hosts(size: tuple[int, int]) -> str:

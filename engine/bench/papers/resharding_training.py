@@ -31,7 +31,7 @@ def tables() -> Iterator[Table | Grid]:
     yield ablation()
 
 
-BALANCE = "by FLOPs the second stage has 63% of the work, so the waiting of the first stage hides transfers even without overlap"
+BALANCE = "the second stage has 63% of the FLOPs, so idle time of the first stage hides transfers even without overlap"
 FEW = "with the four microbatches of the released test, warm-up and cool-down are long; the paper does not state its batch"
 FAST = (
     "stages run at half a V100's peak; slower stages would reduce the share of transfers. Each mesh is on one host, so alpa's "
@@ -55,7 +55,7 @@ def throughput(found: Mapping[str, TrainingStep]) -> Grid:
         "compute: with 1F1B, with eager 1F1B (Ours), and with eager 1F1B that delays weight gradients, which the paper's "
         "release does not include. Assumed: V100 at half its peak (125 TFLOPS, fp32 15.7), full recomputation, activations "
         "sharded over replicas and replicated in a tensor-parallel group, and two nodes, of which GPT 1.3B uses two GPUs each "
-        "(on one node its transfers would cost nothing). The artifact leaves the sharding of the U-Transformer to a search; "
+        "(on one node its transfers would be free). The artifact leaves the sharding of the U-Transformer to a search; "
         "here images are either sharded over a mesh or replicated.",
     )
 
@@ -92,7 +92,7 @@ def overlap_by_microbatches() -> Grid:
         of = predict_u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"]._replace(microbatches=count))
         rows.append(GridRow(f"2048 images in {count}", [of.tflops(series) for series in (*ABLATION, "Signal")]))
     return Grid(
-        "Cross-mesh resharding, ablation of overlapping (5.3): TFLOPS of U-Transformer 2B by microbatches",
+        "Cross-mesh resharding, ablation of overlap (5.3): TFLOPS of U-Transformer 2B by number of microbatches",
         [*ABLATION, "Signal"],
         rows,
     )
@@ -104,4 +104,4 @@ def ablation() -> Table:
     names = dict(zip(ABLATION, ("Broadcast", "Overlap", "Eager-1F1B"), strict=True))
     found = ranking_text({name: of.tflops(series) for series, name in names.items()})
     rows = [Row("2B, 32 microbatches", "Broadcast < Overlap < Eager-1F1B", found)]
-    return Table("Cross-mesh resharding, ablation of overlapping: who is ahead", rows)
+    return Table("Cross-mesh resharding, ablation of overlap: order of the series", rows)

@@ -124,14 +124,14 @@ def _claim_lines(table: Mapping[str, Any]) -> Iterator[str]:
     wide = max(len(row["what"]) for row in rows) + 2
     texts = [row for row in rows if isinstance(row["paper"], str)]
     if len(texts) < len(rows):
-        yield f"  {'':<{wide}}{table['printed']:>12}{'ours':>10}{'difference':>13}"
+        yield f"  {'':<{wide}}{table['printed']:>12}{'computed':>10}{'difference':>13}"
     last_reason = ""
     for row in rows:
         basis = f"   ({row['basis']})" if row["basis"] else ""
         if isinstance(row["paper"], str):
             yield f"  {row['what']:<{wide}}{row['difference']}: {row['paper']}{basis}"
             if row["difference"] == "differs":
-                yield f"  {'':<{wide}}{'ours':>7}: {row['ours']}"
+                yield f"  {'':<{wide}}{'computed':>7}: {row['ours']}"
         else:
             cells = (
                 _format_value(row["paper"], table),

@@ -44,7 +44,7 @@ def group_runs(found: Iterable[PredictedRun], key: Callable[[PredictedRun], K]) 
 
 
 class Pair(NamedTuple):
-    """Ids of two runs of one model whose published speeds differ clearly, the faster one first."""
+    """IDs of two runs of one model whose published speeds differ clearly, the faster one first."""
 
     faster: str
     slower: str

@@ -46,7 +46,7 @@ def presets() -> dict[str, Preset]:
 
 
 def preset(name: str) -> Preset:
-    """Return the preset with a name.
+    """Return the preset with the given name.
 
     Raises:
         Refusal: no preset has this name; the error suggests the closest name.

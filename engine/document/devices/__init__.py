@@ -131,7 +131,7 @@ def device_kinds() -> Mapping[str, DeviceKind]:
 
 
 def find_device_kind(name: str) -> DeviceKind | None:
-    """Return the kind of the device with a name; None if the name is unknown."""
+    """Return the kind of the device with the given name; None if the name is unknown."""
     return (_replaced or device_kinds()).get(name)
 
 

@@ -160,7 +160,7 @@ def _send_receive_pairs(program: Program) -> tuple[NDArray[np.intp], NDArray[np.
 def _transfer_seconds(
     program: Program, sends: NDArray[np.intp], until: Floats, waited: Bools, predicted: Floats
 ) -> tuple[Floats, Bools]:
-    """Return the duration of each SEND in seconds, and True if it is known, ``[sends]`` each.
+    """Return the duration of each SEND in seconds, and whether it is known, ``[sends]`` each.
 
     A known duration is the median of the steps in which the receiver waited. A transfer that no receiver waited for
     gets the median of other transfers of its kind and link, or otherwise its prediction, limited by its upper bound.

@@ -22,7 +22,7 @@ class NodeCounts(NamedTuple):
         return self if nodes is None else self._replace(total=min(self.total, nodes))
 
 
-def partition_nodes(output: str, partition: str | None) -> NodeCounts | None:
+def nodes_of_partition(output: str, partition: str | None) -> NodeCounts | None:
     """Return the nodes of a partition, by default of the default partition, from the output of sinfo.
 
     Args:

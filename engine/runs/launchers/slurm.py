@@ -27,7 +27,7 @@ from meshwave.engine.runs.launchers._jobs import (
     Line,
     Phase,
 )
-from meshwave.engine.runs.launchers._node_counts import NodeCounts, partition_nodes
+from meshwave.engine.runs.launchers._node_counts import NodeCounts, nodes_of_partition
 from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, PROCESS_MODULE, SCRIPT, NodeLayout
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_entry import State
@@ -162,7 +162,7 @@ class SlurmLauncher(JobLauncher):
 
     def count_nodes(self) -> NodeCounts | None:
         listed = self.host.run(["sinfo", "--noheader", "--Node", "--format=%P %N %t"])
-        counts = partition_nodes(listed, self.options.partition)
+        counts = nodes_of_partition(listed, self.options.partition)
         return counts.limit(self.options.nodes) if counts else None
 
     @property

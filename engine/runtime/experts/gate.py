@@ -9,7 +9,7 @@ A bias per expert can balance the load without a loss (Wang et al., arXiv:2408.1
 for the choice only. Its gradient is the load of the step, from which the update computes its change.
 
 Slots are filled choice by choice, in token order within a choice (GShard, arXiv:2006.16668): all first choices precede
-all second choices. A route that finds no slot is dropped. The same input is always routed identically, also when a
+all second choices. A route that finds no slot is dropped. The same input is always routed identically, even when a
 layer is recomputed for its backward.
 """
 

@@ -173,7 +173,7 @@ def test_the_time_independent_of_the_batch_is_estimated_from_the_bars() -> None:
     """0.16 s plus 0.61 s per B fits 1.302, 1.454 and 1.544 for B = 1, 2 and 4."""
     (why,) = {row.why for row in hanayo_scaling.strong_scaling().rows if "H-2" in row.what}
 
-    assert "0.16 s + 0.61 s a B" in why
+    assert "0.16 s + 0.61 s per B" in why
 
 
 # ---- memory ----

@@ -25,7 +25,7 @@ from meshwave.engine.runs.launchers._base import Launcher
 from meshwave.engine.runs.launchers._host import LocalHost
 from meshwave.engine.runs.launchers._jobs import JobLauncher
 from meshwave.engine.runs.launchers._limits import TargetLimits
-from meshwave.engine.runs.launchers._node_counts import NodeCounts, partition_nodes
+from meshwave.engine.runs.launchers._node_counts import NodeCounts, nodes_of_partition
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.process_identity import own_handle
@@ -272,7 +272,7 @@ def test_the_time_limit_of_a_target_is_part_of_the_run_folder(
     ],
 )
 def test_the_nodes_of_a_partition_are_counted(partition: str | None, counts: NodeCounts | None) -> None:
-    assert partition_nodes("main* n1 mix\nmain* n2 idle\nmain* n3 idle~\ndebug n4 idle*\n", partition) == counts
+    assert nodes_of_partition("main* n1 mix\nmain* n2 idle\nmain* n3 idle~\ndebug n4 idle*\n", partition) == counts
 
 
 def test_a_run_that_is_cancelled_while_its_job_is_submitted_ends(
