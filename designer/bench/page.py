@@ -8,8 +8,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from meshwave.designer.bench.browser import BrowserPage, open_browser
 from meshwave.designer.pages.design_page import warm_up
 from meshwave.designer.server.serve import ThreadedServer, read_design
 from meshwave.engine.bench.speed import Figures
@@ -17,8 +17,7 @@ from meshwave.engine.cli.doctor import CHROMIUM_REMEDY, find_chromium
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.findings import Refusal
 
-FLAGS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
-EDITS, FEW_EDITS, ZOOM_STEPS, SETTLE_MS = 15, 3, 12, 700
+EDITS, FEW_EDITS, ZOOM_STEPS, SETTLE_S = 15, 3, 12, 0.7
 SHARED_BANDWIDTH = 2e9
 """Bandwidth in bytes/s of links between nodes that are the bottleneck of the step."""
 
@@ -47,7 +46,11 @@ WHEEL = """async ([x, y, delta]) => {
   while (stats.paints === paints) await new Promise(requestAnimationFrame);
   return [performance.now() - began, stats.paintMs];
 }"""
-DRAWN = "(chart => chart?.data.layers.length > 0 && chart.stats.paints > 0)(window.meshwaveTimeline?.chart)"
+AWAIT_PICTURE = """async () => {
+  const isDrawn = (chart) => chart?.data.layers.length > 0 && chart.stats.paints > 0;
+  while (!isDrawn(window.meshwaveTimeline?.chart)) await new Promise(requestAnimationFrame);
+}"""
+DRAWING_MS = "() => window.meshwaveTimeline.chart.stats.decodeMs + window.meshwaveTimeline.chart.stats.paintMs"
 PAINT_WHOLE = """() => {
   const { chart } = window.meshwaveTimeline;
   chart.view.look(0, chart.view.to);
@@ -61,34 +64,25 @@ def bench_page() -> Figures:
     chromium = find_chromium()
     if chromium is None:
         raise Refusal("page_bench_without_chromium", {"remedy": CHROMIUM_REMEDY})
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        raise Refusal("page_bench_without_playwright") from None
     figures: Figures = {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
+    with open_browser(chromium) as browser:
         for ranks, microbatches in ((8, 32), (64, 512), (128, 1024)):
-            with temporary_home(), _serve_warm(_pipeline_design(ranks, microbatches)) as link:
-                tab = browser.new_page(viewport={"width": 1440, "height": 900})
-                size = f"{ranks} x {microbatches}"
+            design, size = _pipeline_design(ranks, microbatches), f"{ranks} x {microbatches}"
+            with temporary_home(), _serve_warm(design) as link, browser.open_page() as tab:
                 figures[f"{size}: open to the first picture, cold_s"] = _time_opening(tab, link)
                 figures[f"{size}: open again_s"] = _time_opening(tab, link)
                 figures |= {f"{size}: {name}": value for name, value in _time_zoom(tab).items()}
                 taken = [_time_edit(tab) for _ in range(EDITS if ranks == 8 else FEW_EDITS)]
                 figures[f"{size}: edit to picture, median_s"] = statistics.median(taken)
                 figures[f"{size}: edit to picture, slowest_s"] = max(taken)
-                decoded = tab.evaluate("(({ stats }) => stats.decodeMs + stats.paintMs)(window.meshwaveTimeline.chart)")
+                decoded = tab.evaluate(DRAWING_MS)
                 figures[f"{size}: decode and draw new columns_s"] = decoded / 1e3
-                tab.close()
-            with temporary_home(), _serve_warm(_pipeline_design(ranks, microbatches, SHARED_BANDWIDTH)) as link:
-                tab = browser.new_page(viewport={"width": 1440, "height": 900})
+            design = _pipeline_design(ranks, microbatches, SHARED_BANDWIDTH)
+            with temporary_home(), _serve_warm(design) as link, browser.open_page() as tab:
                 _time_opening(tab, link)
                 _time_edit(tab)  # the first edit loads compiled code
                 taken = [_time_edit(tab) for _ in range(EDITS if ranks == 8 else FEW_EDITS)]
                 figures[f"{size}, shared links: edit to picture, median_s"] = statistics.median(taken)
-                tab.close()
-        browser.close()
     return figures
 
 
@@ -103,21 +97,21 @@ def _serve_warm(design: Design) -> Iterator[str]:
         server.close()
 
 
-def _time_opening(tab: Any, link: str) -> float:
+def _time_opening(tab: BrowserPage, link: str) -> float:
     began = time.perf_counter()
-    tab.goto(link)
-    tab.wait_for_function(DRAWN, timeout=120_000)
+    tab.open(link)
+    tab.evaluate(AWAIT_PICTURE)
     return time.perf_counter() - began
 
 
-def _time_edit(tab: Any) -> float:
+def _time_edit(tab: BrowserPage) -> float:
     """Return the duration of one edit in seconds, then wait until the page has finished drawing."""
     taken: float = tab.evaluate(EDIT) / 1e3
-    tab.wait_for_timeout(SETTLE_MS)
+    time.sleep(SETTLE_S)
     return taken
 
 
-def _time_zoom(tab: Any) -> Figures:
+def _time_zoom(tab: BrowserPage) -> Figures:
     """Zoom in and out with the wheel at one place, then repaint the whole timeline; return the times in seconds."""
     x, y = 600, 560
     deltas = [-120] * ZOOM_STEPS + [120] * ZOOM_STEPS

@@ -52,9 +52,9 @@ class PageClient:
         address = f"ws://{parts.netloc}{parts.path.rstrip('/')}/ws"
         request = HTTPRequest(address, headers=headers, request_timeout=PATIENCE_S)
         page = cls(await websocket_connect(request, subprotocols=["bokeh", found[1]]))
-        await page._receive(lambda message: message.msgtype == "ACK")
+        await page.receive(lambda message: message.msgtype == "ACK")
         await page._send(Protocol().create("PULL-DOC-REQ"))
-        reply = await page._receive(lambda message: message.msgtype == "PULL-DOC-REPLY")
+        reply = await page.receive(lambda message: message.msgtype == "PULL-DOC-REPLY")
         page._widgets = dict(_widgets(reply.content))
         await page._event("document_ready", [])
         return page
@@ -74,17 +74,17 @@ class PageClient:
         answers: list[dict[str, Any]] = []
 
         def is_answer(message: Message[Any]) -> bool:
-            answers.extend(each for each in _widget_messages(message) if each.get("gesture") == gesture["type"])
+            answers.extend(each for each in widget_messages(message) if each.get("gesture") == gesture["type"])
             return bool(answers)
 
-        await self._receive(is_answer)
+        await self.receive(is_answer)
         if answers[0]["refused"] is not None:
             raise RunRefusal("refused_gesture", {"gesture": gesture["type"], "reason": answers[0]["refused"]})
 
     async def edit(self, microbatches: int) -> None:
         """Set the number of microbatches and wait for the new timeline."""
         await self.gesture("WaveCanvas", {"type": "microbatches", "value": microbatches})
-        await self._receive(_has_timeline)
+        await self.receive(_has_timeline)
 
     async def leave(self) -> None:
         """Close the page."""
@@ -101,7 +101,7 @@ class PageClient:
         for fragment in (message.header_json, message.metadata_json, message.content_json):
             await self._socket.write_message(fragment)
 
-    async def _receive(self, is_wanted: Callable[[Message[Any]], bool]) -> Message[Any]:
+    async def receive(self, is_wanted: Callable[[Message[Any]], bool]) -> Message[Any]:
         """Return the first message for which ``is_wanted`` returns True."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -119,7 +119,7 @@ def _has_timeline(message: Message[Any]) -> bool:
     return any(event.get("attr") == "packed" for event in message.content.get("events", []))
 
 
-def _widget_messages(message: Message[Any]) -> Iterator[dict[str, Any]]:
+def widget_messages(message: Message[Any]) -> Iterator[dict[str, Any]]:
     """Yield the messages of widgets to their page, as plain data."""
     for event in message.content.get("events", []):
         if event["kind"] == "MessageSent":

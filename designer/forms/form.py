@@ -92,7 +92,7 @@ class Form(Canvas):
         except InputError as error:
             refused = str(error)
         finally:
-            self._send_msg({"type": "changed", "path": path, "refused": refused})
+            self.send_after_changes({"type": "changed", "path": path, "refused": refused})
 
     def _apply_input(self, path: str, given: Any) -> None:
         field = self._by_path.get(path)

@@ -7,7 +7,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from inspect import Parameter, signature
 from math import isfinite
 from types import UnionType
@@ -110,6 +110,17 @@ class Canvas(JSComponent):
         """Send a message to the page."""
         self._send_msg(dict(message))
 
+    def send_after_changes(self, message: Mapping[str, Any]) -> None:
+        """Send a message to the page after changes of parameters that are due in the event loop.
+
+        An answer that overtook them would make the page draw the old values again.
+        """
+        document = pn.state.curdoc
+        if document is None:
+            self.send(message)
+        else:
+            document.add_next_tick_callback(partial(self.send, message))
+
     def _handle_msg(self, message: Mapping[str, Any]) -> None:
         name = str(message.get("type", "")).replace("-", "_")
         if name == "active" and pn.state.curdoc is not None:
@@ -125,7 +136,7 @@ class Canvas(JSComponent):
         except Exception as error:  # an internal error must not leave the widget waiting
             traceback.print_exc()
             refused = defect_text(error)
-        self._send_msg({"type": "answered", "gesture": name, "refused": refused})
+        self.send_after_changes({"type": "answered", "gesture": name, "refused": refused})
 
 
 def read_arguments(handler: Callable[..., Any], gesture: Mapping[str, Any]) -> dict[str, Any]:

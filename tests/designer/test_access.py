@@ -63,7 +63,7 @@ def test_messages_beyond_the_rate_wait_and_none_is_lost(port: int, monkeypatch: 
         for _ in range(count):
             await page._send(Protocol().create("SERVER-INFO-REQ"))
         for _ in range(count):
-            await page._receive(lambda message: message.msgtype == "SERVER-INFO-REPLY")
+            await page.receive(lambda message: message.msgtype == "SERVER-INFO-REPLY")
         took = time.monotonic() - began
         page._socket.close()
         return took
