@@ -128,7 +128,7 @@ def _await_link(file: Path, process: subprocess.Popen[bytes]) -> str:
         if path:
             return f"ws://127.0.0.1:{port}{path.strip()}"
         time.sleep(0.05)
-    raise RunRefusal("browser_without_port", {"seconds": PATIENCE_S})
+    raise RunRefusal("browser_not_started")
 
 
 async def _connect(link: str) -> WebSocketClientConnection:

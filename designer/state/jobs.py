@@ -5,6 +5,7 @@ Each job has a process (:mod:`meshwave.designer.state.job_processes`); a job wit
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import threading
@@ -29,6 +30,7 @@ from meshwave.designer.state.job_processes import (
 
 PROCESS_LIMIT = max(4, os.cpu_count() or 1)
 """Number of concurrent processes; further jobs wait."""
+LONGEST_SENDING_S, SENDING_INTERVAL_S = 0.5, 0.004
 
 _numbers = itertools.count(1)
 _running: set[Job] = set()
@@ -55,6 +57,27 @@ class PageCallbacks:
         # A session may end at any moment of the calling thread. Bokeh then deletes the attributes of its document.
         with suppress(AttributeError):
             self.document.add_next_tick_callback(call)
+
+    def call_when_sent(self, call: Callable[[], None]) -> None:
+        """Schedule a callback for the time at which earlier changes have been sent to the page.
+
+        A large timeline is sent in parts while the event loop is free.
+        """
+
+        async def wait() -> None:
+            end = time.monotonic() + LONGEST_SENDING_S
+            while _is_sending(self.document) and time.monotonic() < end:
+                await asyncio.sleep(SENDING_INTERVAL_S)
+            call()
+
+        self(wait)  # type: ignore[arg-type]  # Bokeh also awaits coroutines
+
+
+def _is_sending(document: Document) -> bool:
+    """Return whether data for the page wait until the network takes them."""
+    session = getattr(document.session_context, "session", None)
+    sockets = [connection._socket.ws_connection for connection in session._subscribed_connections] if session else []
+    return any(socket.stream.writing() for socket in sockets if socket is not None)
 
 
 def page_callback_scheduler(document: Document | None) -> Later:

@@ -71,7 +71,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "benchmark_process_failed": "process {process} of the benchmark failed: {reason}",
     "page_bench_without_chromium": "the benchmark of the page needs Chromium; {remedy}",
-    "browser_without_port": "the browser did not start in {seconds:.0f} s",
+    "browser_not_started": "the browser did not start",
     "browser_error": "the browser reports an error of {method}: {error}",
     "page_without_session": "the page at {link} has no session; see the log of the server",
     "refused_gesture": "the page refused the gesture {gesture}: {reason}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import re
@@ -9,6 +10,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from bokeh.document import Document
 from meshwave.designer.state import job_processes, predictions
 from meshwave.designer.state.design_session import Session, progress_text
 from meshwave.designer.state.job_processes import Done, JobProcess, PartialResult
-from meshwave.designer.state.jobs import Job, page_callback_scheduler, run_now
+from meshwave.designer.state.jobs import Job, PageCallbacks, page_callback_scheduler, run_now
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.views.problems import Problems
 from meshwave.engine.document import Design, parse_design
@@ -466,3 +468,22 @@ def test_the_result_for_a_closed_page_is_dropped() -> None:
     assert job.join(GONE_ON_S)
     assert job.is_over
     assert not heard
+
+
+def test_a_call_waits_until_a_large_timeline_is_sent() -> None:
+    parts = ["first", "second"]  # of the timeline; the network takes one each time the socket is asked
+
+    class Stream:
+        def writing(self) -> bool:
+            return bool(parts and parts.pop())
+
+    connection = SimpleNamespace(_socket=SimpleNamespace(ws_connection=SimpleNamespace(stream=Stream())))
+    session = SimpleNamespace(_subscribed_connections=[connection])
+    document, unsent = Document(), [-1]
+    document._session_context = lambda: SimpleNamespace(session=session)  # type: ignore[assignment]
+    PageCallbacks(document).call_when_sent(lambda: unsent.append(len(parts)))
+
+    call: Any = document.session_callbacks[0].callback
+    asyncio.run(call())
+
+    assert unsent == [-1, 0]
