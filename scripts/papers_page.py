@@ -30,14 +30,14 @@ of D data-parallel pipelines whose gradients are reduced; nothing is fitted. *T_
 cluster and P. The paper states none of the following, which is assumed throughout: fp32 on CUDA cores unless 16 bit is
 stated, 256 tokens, half of the peak, as many microbatches of B sequences as a pipeline has devices, AdamW, no recomputation,
 pipelines on consecutive GPUs. Chimera-wave, the paper's baseline, is one wave over half of the devices in twice as many
-pipelines (figure 5); one wave over all devices, the other reading, has rows of its own. Gain of the best number of waves
+pipelines (figure 5); one wave over all devices, the other interpretation, has its own rows. Gain of the best number of waves
 over Chimera-wave, in percent:"""
 
 THROUGHPUT = """\
 **Meaning of the printed sequences/s.** On the same GPUs, the printed throughput is proportional to D: two pipelines of four
 devices have twice the throughput of one of eight, and four of eight twice that of two of sixteen. No schedule can achieve
 that in sequences/s. The figures agree if a step counts D B sequences, although each of its P microbatches has B of them.
-That is our reading; one bar contradicts it (GPT, two waves, P=16). **Precision**: the ratio of V100 to A100 is that of their
+This is an interpretation; one bar contradicts it (GPT, two waves, P=16). **Precision**: the ratio of V100 to A100 is that of their
 fp32 peaks. From a roofline of tensor cores to the printed figure, for two waves on 8 GPUs of TACC:"""
 
 SCALING = """\

@@ -90,7 +90,7 @@ class Draft:
         return self._studio.shared.link(self.library, self.name)
 
     def join(self, id: str = "", name: str = "") -> None:
-        """Follow the design if it is shared, as the person with an ID or as the current person."""
+        """Follow the design if it is shared, as the person with the given ID or as the current person."""
         link, session = self.link, self.session
         if link is None:
             return

@@ -83,7 +83,7 @@ class SharedDesigns:
         return known
 
     def find_link(self, key: str) -> tuple[Link, bool]:
-        """Return the link with a key, and True if the key is for reading only.
+        """Return the link with the given key, and True if the key is for reading only.
 
         Raises:
             Refusal: no link has the key.

@@ -204,7 +204,7 @@ class RunTable(Canvas):
             self._download(file.name, "application/gzip", file.read_bytes())
 
     def _export_weights(self, entry: Entry) -> None:
-        """Download the weights that a run ended with as a checkpoint of Hugging Face."""
+        """Download the final weights of a run as a checkpoint of Hugging Face."""
         folder = self._record.folder(entry.id)
         size = (folder / WEIGHTS_FILE).stat().st_size if (folder / WEIGHTS_FILE).exists() else 0
         if size > LARGEST_DOWNLOAD_BYTES:
@@ -225,7 +225,7 @@ class RunTable(Canvas):
 
 
 def archive_weights(run_folder: Path, name: str) -> bytes:
-    """Return a tar archive of the folder ``name`` with the weights that a run ended with, for transformers."""
+    """Return a tar archive of the folder ``name`` with the final weights of a run, for transformers."""
     with tempfile.TemporaryDirectory() as folder:
         save_final_weights(run_folder, Path(folder, "out", name))
         return Path(shutil.make_archive(str(Path(folder, "weights")), "tar", Path(folder, "out"))).read_bytes()

@@ -49,7 +49,7 @@ class TopBar(Canvas):
 
     Files are read and written by the browser; the server opens no path that a page names. ``on_launch`` focuses the
     launch button, ``on_gallery`` and ``on_compare`` open overlays, ``on_experts`` toggles the experts, ``on_view``
-    shows a view, ``on_lessons`` opens the list of lessons, and ``on_trace`` enters a trace as a run of the design.
+    shows a view, ``on_lessons`` opens the list of lessons, and ``on_trace`` adds a trace as a run of the design.
     """
 
     name_of_design = param.String(default="")

@@ -291,7 +291,7 @@ def import_file(options: argparse.Namespace) -> int:
 
 
 def _add_trace_run(design: Design | None, trace: Trace) -> int:
-    """Enter a trace as a run of a design, and print the comparison with its prediction."""
+    """Add a trace as a run of a design, and print the comparison with its prediction."""
     from meshwave.engine.cli.launch import compare_if_possible, run_lines
     from meshwave.engine.predict.prediction import predict
     from meshwave.engine.runs import Record, Run

@@ -159,7 +159,7 @@ def _export_run(record: Record, entry: Entry, options: argparse.Namespace) -> in
 
 
 def _export_weights(record: Record, entry: Entry, options: argparse.Namespace) -> int:
-    """Write the weights that a run ended with as a checkpoint of Hugging Face."""
+    """Write the final weights of a run as a checkpoint of Hugging Face."""
     files = save_final_weights(record.folder(entry.id), Path(options.hugging_face))
     return _print_value({"run": entry.id, "files": [*map(str, files)]}, "\n".join(map(str, files)), options)
 
@@ -172,7 +172,7 @@ def _import_runs(record: Record, options: argparse.Namespace) -> int:
 def _rebuild_record(record: Record, options: argparse.Namespace) -> int:
     """Add all run folders that are missing from the run database."""
     found = restore_entries(record)
-    return _print_value({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
+    return _print_value({"entered": found}, f"added {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
 
 
 def _delete_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:

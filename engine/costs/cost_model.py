@@ -255,7 +255,7 @@ def costs_of_device(design: Design, program: Program, costs: Costs, device: int)
 
 
 def _reduction_leads(model: CostModel, design: Design, program: Program, layers: tuple[int, ...]) -> Floats | None:
-    """Return the share of the last computation of a stage that follows when a reduction begins, ``[rows]``."""
+    """Return the share of a stage's last computation that remains when a reduction begins, ``[rows]``."""
     if not uses_buckets(design):
         return None
     lead, rows = np.zeros(len(program)), np.flatnonzero(program.op == Op.REDUCE_GRAD)

@@ -113,7 +113,7 @@ def unequal_expert_devices(design: Design, mesh: Mesh) -> list[list[int]]:
 
 
 def _expert_loads(design: Design, mesh: Mesh, number: int) -> Iterator[tuple[float, ...]]:
-    """Yield the experts of a layer, those divided by their copies, and the computed rows, for each device of a group."""
+    """Yield, for each device of a group: number of experts, the same with each expert divided by its copies, and rows."""
     name, layer, _ = resolve_expert_layer(design, mesh, number)
     schedule = expert_schedules[name]()
     copies = [len(places) for places in layer.holders(layer.size(schedule.places))]

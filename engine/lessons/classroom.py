@@ -166,7 +166,7 @@ class Classroom:
         return [Learner(*row) for row in self._db.execute(f"SELECT {columns} FROM people ORDER BY joined_s, id")]
 
     def person(self, id: str) -> Learner:
-        """Return the person with an ID.
+        """Return the person with the given ID.
 
         Raises:
             Refusal: there is no such person, for example because the teacher has removed the name.

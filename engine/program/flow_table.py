@@ -73,7 +73,7 @@ class FlowTable:
         )
 
     def cell(self, flow: int, place: int) -> int:
-        """Return the index of the table cell of one participant of a flow, number ``place`` of its participants."""
+        """Return the index of the table cell of participant number ``place`` of a flow."""
         return int(self.cells[self.group[flow]]) + place
 
     def flows_of_row(self, row: int) -> range:

@@ -63,7 +63,7 @@ def build_graph(program: Columns) -> Graph:
 def early_edges(
     graph: Graph, is_compute: NDArray[np.bool_], lead: NDArray[np.float64]
 ) -> tuple[Rows, NDArray[np.float64]]:
-    """Return the edges over which reductions begin before the end of a computation, and the share of it that follows.
+    """Return the edges over which reductions begin before the end of a computation, and the share of it that remains.
 
     Args:
         graph: the graph of a program.

@@ -126,7 +126,7 @@ def _cached_bound(alike: tuple[_JobCount, ...], nics: int) -> float:
 
 
 def _sending_bound(kinds: Sequence[_Kind], nics: int) -> float:
-    """Return the bound from the jobs that only the hosts of a set can send, over unions of candidate sets."""
+    """Return the largest bound from jobs that only the hosts of one set can send; the sets are unions of candidates."""
     by_set: dict[frozenset[int], list[_Kind]] = defaultdict(list)
     for kind in kinds:
         by_set[kind.senders].append(kind)

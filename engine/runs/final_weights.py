@@ -1,4 +1,4 @@
-"""The weights that a run ended with, as a checkpoint of Hugging Face."""
+"""The final weights of a run, as a checkpoint of Hugging Face."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwave.engine.runs.run_folder import read_launched_design
 
 
 def save_final_weights(run_folder: Path, folder: Path) -> list[Path]:
-    """Write the weights that a run ended with, and return the paths of the written files.
+    """Write the final weights of a run, and return the paths of the written files.
 
     Args:
         run_folder: the folder of the run.

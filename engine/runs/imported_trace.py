@@ -119,7 +119,7 @@ def _computation_times(prediction: Prediction, trace: Trace) -> tuple[Int64s, In
 
 
 def _remove_waiting(program: Program, rows: Iterable[int], start: Int64s, end: Int64s) -> None:
-    """Let computations start no earlier than the computation of another stage that produces their input has ended."""
+    """Move the start of each computation to the end of the computation that produces its input, if that ends later."""
     index = {_computation_key(program, row): row for row in np.flatnonzero(program.is_compute).tolist()}
     for row in rows:
         op, stage, microbatch = _computation_key(program, row)

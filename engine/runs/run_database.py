@@ -196,7 +196,7 @@ class Record:
             return self._get(self._db, run)
 
     def find(self, text: str) -> Entry:
-        """Return the run with an id, or with a unique beginning or end of an id.
+        """Return the run with the given id, or the only run whose id begins or ends with the given text.
 
         Raises:
             Refusal: no run matches, or more than one.

@@ -294,7 +294,7 @@ def _option_words(schedule: str) -> Sequence[str]:
 
 
 def _read_stages(settings: _Settings, layers: int, pp: int, chunks: int) -> list[int]:
-    """Return the number of layers of each stage, which torchtitan evens out if the settings do not name them."""
+    """Return the number of layers of each stage; torchtitan balances the stages if the settings do not define them."""
     names = settings.get("parallelism", "module_fqns_per_model_part", [])
     per_stage = settings.get("parallelism", "pipeline_parallel_layers_per_stage", 0)
     first, last = (

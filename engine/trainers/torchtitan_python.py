@@ -1,7 +1,7 @@
 """Configuration functions of torchtitan since 0.3.0, read as data: their code is parsed and never executed.
 
-A configuration is a call such as ``Trainer.Config(training=TrainingConfig(steps=10))``. A function returns one, possibly
-that of another function of the file with some fields set.
+A configuration is a call such as ``Trainer.Config(training=TrainingConfig(steps=10))``. A function returns
+such a call, or the configuration of another function of the file with some fields changed.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _dotted_name(node: ast.expr) -> str:
 
 
 def _read_sections(config: Json, function: str) -> Json:
-    """Return the fields of a configuration as sections with the names of the TOML."""
+    """Return the fields of a configuration as sections, named as in the TOML format."""
     found: Json = {"model": _model_section(config, function)}
     for name, value in config.items():
         if isinstance(value, dict) and name not in ("model_spec", "model_converters"):

@@ -15,7 +15,7 @@ def tables() -> Iterator[Table]:
 
 
 def fused_slots() -> Table:
-    """Return the authors' formulas: a bubble of (PP/2-1)(OV + B - 3W), and PP + 1 activations."""
+    """Return the comparison with the authors' formulas: a bubble of (PP/2-1)(OV + B - 3W), and PP + 1 activations."""
     rows = []
     why = "devices run different numbers of fused slots; the busiest one is idle for less time than the formula gives"
     for name, ranks, m, both in (

@@ -247,7 +247,7 @@ def _gain_over_chimera(speeds: Mapping[str, float]) -> float:
 
 def _explain_gain(place: Place, basis: Basis) -> str:
     if place[1] == 8 and not basis.fitted:
-        return "with data sheets, waves wait too little for transfers: they do not include the overhead per message"
+        return "data sheets do not include the overhead per message, so that waves wait too little for transfers"
     ours = predicted_speed_ups(place, basis)
     halves, whole, paper = ours["Chimera-wave"], ours["H-1"], paper_speed_ups(place)["Chimera-wave"]
     return (

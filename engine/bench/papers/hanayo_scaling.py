@@ -197,7 +197,7 @@ def weak_scaling() -> Table:
 
 def two_wave_gains() -> Table:
     """Return the gain of Hanayo with two waves at each number of GPUs."""
-    why = "with data sheets, two waves wait too little for transfers; with the overhead of each message, Hanayo gains less"
+    why = "data sheets do not include the overhead per message; with it, two waves wait longer for transfers and gain less"
     rows = [
         Row(
             f"{layout.pipelines * layout.ranks} GPUs: H-2 over {other}",

@@ -50,7 +50,7 @@ def expert_layers() -> Table:
     folded = found.axes["mp"] > 1  # without tensor parallelism, PPMoE copies all experts to every GPU
     inside = (found.seconds["ppmoe"] / found.parm_auto_seconds)[folded]
     crowded = int((~found.fits("ppmoe") & folded).sum())
-    layers = "the paper does not state its layers and constants, and the speed of the server's links is assumed"
+    layers = "the layers and constants of the paper are not available, and the speed of the server's links is assumed"
     most = int(np.argmax(found.speedup()))
     shared = _shared_part(found.seconds["deepspeed"][most], found.parm_auto_seconds[most])
     kernels = (
@@ -194,7 +194,7 @@ def predicted_step_seconds(model: str, schedule: str, *, cluster: GridCluster = 
 
 def whole_model_gains() -> Table:
     """Return the gains for two whole models, which the paper's abstract states."""
-    why = "the paper does not state the batch, nor which layers have experts"
+    why = "it is not known which layers have experts, nor the batch"
     gains = {
         name: predicted_step_seconds(name, "deepspeed") / predicted_step_seconds(name, "parm-auto") for name in MODELS
     }

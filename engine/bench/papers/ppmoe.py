@@ -187,7 +187,7 @@ def throughput_ratio(scale: Scale, one: str, other: str, micro_batch: int) -> fl
 
 
 def experts_in_pipelines() -> Table:
-    """Return the comparison of PPMoE with two variants of plain expert parallelism."""
+    """Return the comparison of PPMoE with two variants of expert parallelism alone."""
     small, large = largest_micro_batch(SMALL), largest_micro_batch(LARGE)
     shares = {layout: _forward_shares(layout_design(LARGE, layout, large)) for layout in ("ppmoe", "resent", "once")}
     batch = "the paper states neither batch; the table of microbatch sizes shows how much depends on them"

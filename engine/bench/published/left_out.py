@@ -44,7 +44,7 @@ NEVER_FITTED = ("H200-SXM5-141GB",)
 
 
 class LinearizedRun:
-    """Published run whose logarithm of the step time is linear in the logarithms of the constants."""
+    """Published run for which the logarithm of the step time is linear in the logarithms of the constants."""
 
     def __init__(self, run: Run, kind: str, start: Mapping[str, float], base: float, slopes: Floats) -> None:
         self.run, self._kind, self._base, self._slopes = run, kind, base, slopes
