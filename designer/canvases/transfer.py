@@ -148,12 +148,18 @@ class TransferView(Overlay):
         for side in transfer_fields.SIDES:
             for box in data[side]["boxes"]:
                 box["size"] = quantity(box["elements"] * item, "B")
-        times = {name: quantity(data[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
-        unplayed = NOT_SIMULATED if self.session.drawing.simulation.messages is None else ""
-        return {**data, **times, "size": quantity(data["bytes"], "B"), "number": self._number, "unplayed": unplayed}
+        times = {name: quantity(data[f"{name}_s"], "s") for name in ("makespan", "simulated", "bound")}
+        unsimulated = NOT_SIMULATED if self.session.drawing.simulation.messages is None else ""
+        return {
+            **data,
+            **times,
+            "size": quantity(data["bytes"], "B"),
+            "number": self._number,
+            "unsimulated": unsimulated,
+        }
 
     def _simulated_messages(self) -> str:
-        if self.shows != "played" or not self.picture or self.picture["unplayed"]:
+        if self.shows != "simulated" or not self.picture or self.picture["unsimulated"]:
             return ""
         return json.dumps({**self.session.drawing.simulation_data(), "number": self._number}, separators=(",", ":"))
 

@@ -147,7 +147,7 @@ def prediction_layer(prediction: Prediction, label: str) -> Layer:
         unit=prediction.costs.unit,
         bytes=prediction.costs.bytes[prediction.program.spans],
         work=stage_flops(prediction.design, prediction.program, prediction.costs),
-        played=(prediction.program, prediction.costs),
+        priced=(prediction.program, prediction.costs),
         opens=prediction.costs.unit == "s",
         crosses=True,
         find_flows=lambda: prediction.link_flows,

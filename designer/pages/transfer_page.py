@@ -38,7 +38,7 @@ class BoundaryTransfers:
             on_take=self._use_plan,
             mode="over",
             shown=False,
-            shows="played",  # the arrow of the timeline is simulated, too
+            shows="simulated",  # the arrow of the timeline is simulated, too
         )
         session.param.watch(lambda *_: self._update_design(), "design")
         self._update_design()

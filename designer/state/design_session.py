@@ -193,10 +193,10 @@ class Session(param.Parameterized):
             or any(each.severity == "error" for each in problems(design))
         ):
             return None
-        played = simulate_order(design, order_computations(self.design))
-        if played.program is None or played.costs is None or played.timeline is None:
+        simulated = simulate_order(design, order_computations(self.design))
+        if simulated.program is None or simulated.costs is None or simulated.timeline is None:
             return None
-        return Prediction(design, played.program, played.costs, played.timeline)
+        return Prediction(design, simulated.program, simulated.costs, simulated.timeline)
 
     def _apply_edit(self, path: str, value: Any) -> Design:
         document = self.design.model_dump(mode="json")

@@ -159,14 +159,14 @@ class OrderEditor:
         """Send the consequences of an edit, with the delay of each block that is shown."""
         now = self._current_outcome()
         after, label = apply_page_edit(now.order, read_value(message, "edit", dict))
-        played = simulate_order(self._session.design, after)
+        simulated = simulate_order(self._session.design, after)
         answer: dict[str, Any] = {"type": TYPE, "told": "preview", "number": message.get("number"), "label": label}
-        if played.timeline is None:
-            answer |= {"fault": self._problem_text(played.problems[0]), "ring": _cycle_data(played.cycle)}
+        if simulated.timeline is None:
+            answer |= {"fault": self._problem_text(simulated.problems[0]), "ring": _cycle_data(simulated.cycle)}
         elif now.timeline is None:
-            answer |= {"mends": True, "makespan": [None, played.timeline.makespan]}
+            answer |= {"mends": True, "makespan": [None, simulated.timeline.makespan]}
         else:
-            answer |= self._consequences(now, played)
+            answer |= self._consequences(now, simulated)
         self._send(answer)
 
     def _consequences(self, now: OrderOutcome, then: OrderOutcome) -> dict[str, Any]:

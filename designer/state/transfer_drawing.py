@@ -149,7 +149,7 @@ class TransferDrawing:
             "strategy": plan.strategy,
             "ordering": plan.ordering,
             "makespan_s": plan.makespan_s,
-            "played_s": self.simulation.seconds,
+            "simulated_s": self.simulation.seconds,
             "reduce_s": plan.reduce_s,
             "gather_s": plan.gather_s,
             "bound_s": plan.bound_s,

@@ -14,7 +14,7 @@ from meshwave.engine.units import quantity
 
 Document = dict[str, Any]
 """A transfer document as JSON; it may be invalid while it is being edited."""
-Shows = Literal["planned", "played"]
+Shows = Literal["planned", "simulated"]
 """The timeline and times that are shown: the planner's estimate, or the simulation with shared links."""
 SHOWN: tuple[Shows, ...] = get_args(Shows)
 

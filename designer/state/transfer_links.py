@@ -61,7 +61,8 @@ def read_link(fragment: str) -> LinkParts:
     except (ValueError, KeyError):
         raise Refusal("no_transfer_in_link") from None
     strategy, ordering = (parts.get(name, [None])[0] for name in ("strategy", "ordering"))
-    return LinkParts(text, strategy, ordering, "played" if parts.get("shows") == ["played"] else "planned")
+    is_simulated = parts.get("shows") in (["simulated"], ["played"])  # "played" in links of earlier versions
+    return LinkParts(text, strategy, ordering, "simulated" if is_simulated else "planned")
 
 
 def _decode(text: str) -> bytes:

@@ -44,7 +44,7 @@ def compare_rows(spec: TransferSpec) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     last_sent_s = time.monotonic()
     for row in compare_plans(spec):
-        words = {name: quantity(row[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
+        words = {name: quantity(row[f"{name}_s"], "s") for name in ("makespan", "simulated", "bound")}
         rows.append({**row, **words})
         if time.monotonic() - last_sent_s > BATCH_INTERVAL_S:
             yield rows

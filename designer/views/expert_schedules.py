@@ -217,22 +217,22 @@ def slowest_device_picture(price: Price) -> dict[str, Any]:
     """Return the lanes of the slowest device as columns, first the forward and then the backward."""
     parts, offset = [], 0.0
     for direction in (price.forward, price.backward):
-        played = simulate_layer(price, direction)
-        parts.append((played, offset))
-        offset += played.makespan
+        simulated = simulate_layer(price, direction)
+        parts.append((simulated, offset))
+        offset += simulated.makespan
     device = int(parts[0][0].device[np.argmax(parts[0][0].end)])
     columns: dict[str, list[Any]] = {"lane": [], "kind": [], "start": [], "end": []}
-    for played, begun in parts:
-        mine = np.flatnonzero(played.device == device)
-        columns["lane"] += played.lane[mine].tolist()
-        columns["kind"] += [_palette_kind(played, span) for span in mine.tolist()]
-        columns["start"] += (played.start[mine] + begun).tolist()
-        columns["end"] += (played.end[mine] + begun).tolist()
+    for simulated, begun in parts:
+        mine = np.flatnonzero(simulated.device == device)
+        columns["lane"] += simulated.lane[mine].tolist()
+        columns["kind"] += [_palette_kind(simulated, span) for span in mine.tolist()]
+        columns["start"] += (simulated.start[mine] + begun).tolist()
+        columns["end"] += (simulated.end[mine] + begun).tolist()
     return {**columns, "turn": parts[1][1]}
 
 
-def _palette_kind(played: LayerTimeline, span: int) -> str:
-    op = LAYER_OPS[int(played.op[span])]
+def _palette_kind(simulated: LayerTimeline, span: int) -> str:
+    op = LAYER_OPS[int(simulated.op[span])]
     return next((kind for kind, ops in KINDS.items() if op in ops), "other")
 
 

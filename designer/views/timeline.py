@@ -153,13 +153,13 @@ def _idle_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> d
 def _path_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
     timeline = layer.timeline
     bubbles = {"bubble_ratio": timeline.bubble_ratio, "span_bubble_ratio": timeline.span_bubble_ratio}
-    return {**ask.path.as_data(), **bubbles, "by_port_s": ask.seconds_by_port(), "can_change": layer.played is not None}
+    return {**ask.path.as_data(), **bubbles, "by_port_s": ask.seconds_by_port(), "can_change": layer.priced is not None}
 
 
 def _what_if_answer(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if layer.played is None:
+    if layer.priced is None:
         raise Refusal("measured_what_if")
-    program, costs = layer.played
+    program, costs = layer.priced
     faster = read_value(question, "faster", float)
     if not 0 < faster < 1:
         raise Refusal("saved_share_out_of_range", {"share": faster})

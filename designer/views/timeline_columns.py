@@ -60,7 +60,7 @@ class Layer:
     bytes: Floats | None = None  # [spans] bytes of a transfer
     work: Work | None = None  # FLOPs of the computations
     over: bool = False  # True if drawn in the lower half of the lanes of the previous layer
-    played: tuple[Program, Costs] | None = None  # inputs of a prediction, to simulate it with changes
+    priced: tuple[Program, Costs] | None = None  # inputs of a prediction, to simulate it with changes
     steps: BlockSteps | None = None  # given if the layer is the inside of a block
     opens: bool = False  # True if the inside of its computations can be shown
     crosses: bool = False  # True if the transfers behind its arrows can be shown

@@ -204,8 +204,8 @@ def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links
     operator = _expert_operator(load, priced, experts, priced.rows)
     inputs, weights = split_backward(priced)
     steps = {Op.F: priced.forward, Op.I: inputs, Op.B: priced.backward}
-    played = {op: simulate_layer(priced, its_steps) for op, its_steps in steps.items()}
-    forward_s, input_s, whole = (each.makespan for each in played.values())
+    simulated = {op: simulate_layer(priced, its_steps) for op, its_steps in steps.items()}
+    forward_s, input_s, whole = (each.makespan for each in simulated.values())
     weight_s = sum(float(costed.compute_s.max()) for costed in weights)
     cut = layer.esp if expert_schedules[name].shards_experts else 1
     return ExpertBlock(
@@ -227,25 +227,25 @@ def _price_block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links
         expert_parameters=experts * layer.expert_parameters(cut),
         forward_sent=_sent_bytes(priced.forward),
         backward_sent=_sent_bytes(priced.backward),
-        pieces={Op.W: (Piece(weight_s),)} | {op: _layer_pieces(steps[op], played[op]) for op in steps},
+        pieces={Op.W: (Piece(weight_s),)} | {op: _layer_pieces(steps[op], simulated[op]) for op in steps},
     )
 
 
-def _layer_pieces(steps: Sequence[CostedStep], played: LayerTimeline) -> Pieces:
+def _layer_pieces(steps: Sequence[CostedStep], simulated: LayerTimeline) -> Pieces:
     """Return the computation and the waits of the device with the most computation.
 
     A layer whose all-to-all overlaps with a gather does not give up the device, so the layer counts as computation
     only.
     """
     if any(costed.piece_s for costed in steps):
-        return (Piece(played.makespan),)
+        return (Piece(simulated.makespan),)
     device = int(np.argmax(np.sum([costed.compute_s for costed in steps], axis=0)))
     pieces, free = [], 0.0
-    for span in played.compute_spans(device).tolist():
-        start, end = float(played.start[span]), float(played.end[span])
+    for span in simulated.compute_spans(device).tolist():
+        start, end = float(simulated.start[span]), float(simulated.end[span])
         pieces += [Piece(0.0, start - free), Piece(end - start)]
         free = end
-    return join_pieces([*pieces, Piece(0.0, played.makespan - free)])
+    return join_pieces([*pieces, Piece(0.0, simulated.makespan - free)])
 
 
 def _token_exchanges(load: Workload) -> tuple[Operator, ...]:

@@ -206,23 +206,23 @@ class _BlockPrediction:
             seconds = sum(float(costed.compute_s.max()) for costed in steps)
             self._add_on_all_devices(f"experts {number}", StepOp.EXPERTS, seconds)
             return
-        played = simulate_layer(priced, steps)
+        simulated = simulate_layer(priced, steps)
         base, before = len(self._spans), [self._spans.last_span(device) for device in self._devices]
-        for span in range(len(played.start)):
-            self._spans.add(self._span(played, span, number, base, before))
-        self._now += played.makespan
+        for span in range(len(simulated.start)):
+            self._spans.add(self._span(simulated, span, number, base, before))
+        self._now += simulated.makespan
 
-    def _span(self, played: LayerTimeline, span: int, number: int, base: int, before: list[int]) -> BlockSpan:
-        device, cause = int(played.device[span]), int(played.cause[span])
-        step = LAYER_OPS[played.op[span]]
+    def _span(self, simulated: LayerTimeline, span: int, number: int, base: int, before: list[int]) -> BlockSpan:
+        device, cause = int(simulated.device[span]), int(simulated.cause[span])
+        step = LAYER_OPS[simulated.op[span]]
         return BlockSpan(
             device,
-            int(played.lane[span]),
-            self._now + float(played.start[span]),
-            self._now + float(played.end[span]),
-            step_label(step, number, int(played.chunk[span])),
+            int(simulated.lane[span]),
+            self._now + float(simulated.start[span]),
+            self._now + float(simulated.end[span]),
+            step_label(step, number, int(simulated.chunk[span])),
             step,
-            float(played.bytes[span]),
+            float(simulated.bytes[span]),
             base + cause if cause >= 0 else before[device],
         )
 

@@ -26,7 +26,7 @@ def transfer_comparison_json(spec: TransferSpec | TransferListSpec) -> dict[str,
         own = _tasks_data(spec, made.tasks)
         traffic = plan_traffic(made.plan, made.tasks, made.links).to_json()
         changed = own if own != slices else {}
-        plans.append({**_plan_data(made, spec), **changed, "played_s": made.simulated_s, "traffic": traffic})
+        plans.append({**_plan_data(made, spec), **changed, "simulated_s": made.simulated_s, "traffic": traffic})
     return {"format": spec.format, "bytes": sum(load.tensor.bytes for load in spec.loads), **slices, "plans": plans}
 
 
@@ -92,7 +92,7 @@ def compare_plans(spec: TransferSpec) -> Iterator[dict[str, Any]]:
     for made in candidate_transfers(spec.loads, spec.lines, spec.chunks):
         found = _plan_data(made, spec)
         del found["tasks"]
-        yield {**found, "played_s": made.simulated_s}
+        yield {**found, "simulated_s": made.simulated_s}
 
 
 def _plan_data(made: Transfer, spec: TransferSpec | TransferListSpec) -> dict[str, Any]:

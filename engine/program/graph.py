@@ -45,14 +45,14 @@ def build_graph(program: Columns) -> Graph:
     previous = _previous_rows(program, lines)
     needs, messages = _list_dependencies(program, all_sends[0])
     levels = _find_levels(program, lines, needs)
-    played = np.concatenate([*levels, np.empty(0, np.int64)])
+    reached = np.concatenate([*levels, np.empty(0, np.int64)])
     edges = list(_order_edges(program, previous, all_sends))
     edges += [_EdgeColumns(need, message, None) for need, message in zip(needs, messages, strict=True)]
-    if len(played) == sum(map(len, lines)):
+    if len(reached) == sum(map(len, lines)):
         return _assemble_graph(program, levels, edges, _update_levels(program, all_sends))
     waits = np.zeros(len(program), np.bool_)
     waits[np.concatenate(lines)] = True
-    waits[played] = False
+    waits[reached] = False
     stuck = np.flatnonzero(waits)
     none = _Edges.join([(NO_ROWS, NO_ROWS, None)])
     return replace(
@@ -296,18 +296,18 @@ def _assemble_graph(
     """Return the graph with nodes numbered by level, the updates last, and edges sorted by target."""
     last, into_updates = updates
     computed = np.concatenate([*levels, NO_ROWS])
-    played = np.concatenate([computed, *last])
+    numbered = np.concatenate([computed, *last])
     position = np.zeros(len(program) + 1, np.int64)  # the last entry is 0, for row -1
-    position[played] = np.arange(1, len(played) + 1)
+    position[numbered] = np.arange(1, len(numbered) + 1)
     sources = [position[each.source[computed]] for each in edges]
     there = [source > 0 for source in sources]
     there[0] |= ~np.logical_or.reduce(there)  # a node without dependencies depends on the start
 
     into = position[into_updates.target]
-    alone = np.setdiff1d(np.arange(len(computed), len(played)) + 1, into)  # updates without dependencies
+    alone = np.setdiff1d(np.arange(len(computed), len(numbered)) + 1, into)  # updates without dependencies
     into = np.concatenate([into, alone])
     order = np.argsort(into, kind="stable")
-    count = np.bincount(into, minlength=len(played) + 1)  # edges into each node
+    count = np.bincount(into, minlength=len(numbered) + 1)  # edges into each node
     count[1 : len(computed) + 1] = np.sum(there, axis=0)
     edge_ptr = np.concatenate(([0], np.cumsum(count)))
     source, message, blocked = np.full((3, edge_ptr[-1]), -1)
@@ -328,7 +328,7 @@ def _assemble_graph(
     ):
         column[len(column) - len(order) :] = np.append(of_updates, np.full(len(alone), of_alone))[order]
     return Graph(
-        nodes=played,
+        nodes=numbered,
         level_ptr=np.cumsum([0, *map(len, levels), *map(len, last)]) + 1,
         edge_ptr=edge_ptr,
         edge_source=source,

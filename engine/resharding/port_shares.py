@@ -11,29 +11,29 @@ from meshwave.engine.resharding.plan_simulation import PlanSimulation, Port, Por
 NO_STEPS = Steps((0.0,), (0.0,))
 
 
-def port_shares(played: PlanSimulation, links: Links) -> dict[Port, list[Share]]:
+def port_shares(simulated: PlanSimulation, links: Links) -> dict[Port, list[Share]]:
     """Return the stacked shares of the messages on each port.
 
     Consecutive messages stay on the same line unless others use it. A message on a link of infinite bandwidth, which
     takes no time, has the whole port.
     """
-    sent = played.messages or ()
+    sent = simulated.messages or ()
     passing: dict[Port, list[int]] = {}
     for number, each in enumerate(sent):
         for port in each.ports:
             passing.setdefault(port, []).append(number)
     most = max_shares_per_port(len(passing))
     return {
-        port: stack_shares(_port_uses(played, sent, numbers, port_capacity(port, links)), most)
+        port: stack_shares(_port_uses(simulated, sent, numbers, port_capacity(port, links)), most)
         for port, numbers in passing.items()
     }
 
 
 def _port_uses(
-    played: PlanSimulation, sent: Sequence[SimulatedMessage], numbers: Sequence[int], most: float
+    simulated: PlanSimulation, sent: Sequence[SimulatedMessage], numbers: Sequence[int], most: float
 ) -> list[PortUse]:
     """Return the messages on a port with a capacity of ``most`` bytes/s, with their shares."""
-    parts = {ports: _share_steps(played, ports, most) for ports in {sent[number].ports for number in numbers}}
+    parts = {ports: _share_steps(simulated, ports, most) for ports in {sent[number].ports for number in numbers}}
     return [
         PortUse(
             number, sent[number].start_s, sent[number].end_s, _mean_share(sent[number], most), parts[sent[number].ports]
@@ -42,8 +42,8 @@ def _port_uses(
     ]
 
 
-def _share_steps(played: PlanSimulation, ports: Ports, most: float) -> Steps:
-    rates = played.rates.get(ports, ())
+def _share_steps(simulated: PlanSimulation, ports: Ports, most: float) -> Steps:
+    rates = simulated.rates.get(ports, ())
     return Steps([moment for moment, _ in rates], [rate / most for _, rate in rates]) if rates else NO_STEPS
 
 

@@ -309,20 +309,20 @@ def improve_order(shop: Shop, orders: Orders, tries: int) -> Orders:
     numbers have a fixed seed: equal inputs give equal results.
     """
     chance = random.Random(0)
-    played = simulate_orders(shop, orders)
-    assert played is not None, "only orders that run are improved"
-    best, least, shortest = orders, played.makespan, order_lower_bound(shop) * (1 + 1e-9)
-    slack = SLACK * played.makespan
+    simulated = simulate_orders(shop, orders)
+    assert simulated is not None, "only orders that run are improved"
+    best, least, shortest = orders, simulated.makespan, order_lower_bound(shop) * (1 + 1e-9)
+    slack = SLACK * simulated.makespan
     for used in range(tries):
         if least <= shortest:
             break
-        rank, place = chance.choice(played.critical)
+        rank, place = chance.choice(simulated.critical)
         jump = chance.choice(JUMPS)
         changed = _move_task(shop, orders, rank, *chance.choice([(place - 1, place - 1 + jump), (place, place - jump)]))
         now = simulate_orders(shop, changed) if changed else None
-        if changed is None or now is None or now.makespan > played.makespan + slack * (1 - used / tries):
+        if changed is None or now is None or now.makespan > simulated.makespan + slack * (1 - used / tries):
             continue
-        orders, played = changed, now
+        orders, simulated = changed, now
         if now.makespan < least * (1 - 1e-12):
             best, least = orders, now.makespan
     return best

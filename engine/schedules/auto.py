@@ -217,8 +217,8 @@ def _extend_to_whole_step(trials: _Trials, shop: Shop, part: Shop, found: _Found
     microbatches = shop.microbatches
     for name, orders in found.orders:
         report_progress(LAST, f"repeating the pattern of {name}")
-        played = simulate_orders(part, orders)
-        for columns in repeat_pattern(part, played.ends, microbatches) if played else ():
+        simulated = simulate_orders(part, orders)
+        for columns in repeat_pattern(part, simulated.ends, microbatches) if simulated else ():
             trials.simulate(f"{name}, repeated", from_columns(columns, [shop.rank], [0] * microbatches), proved=False)
     for name, heuristic in found.heuristics[
         : max(1, min(MAX_LONG_HEURISTICS, GREEDY_TASKS // shop.tasks)) if shop.tasks <= MAX_GREEDY_TASKS else 0
@@ -363,5 +363,5 @@ def _program_orders(program: Program) -> Orders:
 
 
 def _simulated_seconds(shop: Shop, orders: Orders) -> float:
-    played = simulate_orders(shop, orders)
-    return played.makespan if played else float("inf")
+    simulated = simulate_orders(shop, orders)
+    return simulated.makespan if simulated else float("inf")

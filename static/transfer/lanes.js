@@ -26,7 +26,7 @@ const CHOICES = {
     "Planner's estimate: each unit task occupies the NICs of its sender and its receivers until it is done. " +
       "The table of plans shows it too; press P to switch",
   ],
-  played: [
+  simulated: [
     "Simulated",
     "Transfer time, simulated message by message on shared links. The table of plans shows it too; press P to switch",
   ],
@@ -119,10 +119,10 @@ export class Lanes {
     const { shows } = this.view.model;
     for (const each of this.choices) each.ariaPressed = String(each.dataset.shows === shows);
     if (!picture) return;
-    const isSimulated = shows === "played" && simulation?.number === picture.number;
+    const isSimulated = shows === "simulated" && simulation?.number === picture.number;
     if (isSimulated && this.simulated.picture !== picture) this.simulated.draw(picture, simulation);
     this.front = isSimulated ? this.simulated : this.planned;
-    this.note.textContent = shows === "played" ? picture.unplayed : "";
+    this.note.textContent = shows === "simulated" ? picture.unsimulated : "";
     this.note.hidden = !this.note.textContent;
     this.tip.hidden = true;
     this.describe(picture, isSimulated);
@@ -130,8 +130,8 @@ export class Lanes {
   }
 
   /** @param {Picture} picture @param {boolean} isSimulated */
-  describe({ tasks, makespan, played, bound, optimal, strategy, ordering }, isSimulated) {
-    const time = isSimulated ? `${played} simulated` : `${makespan} planned`;
+  describe({ tasks, makespan, simulated, bound, optimal, strategy, ordering }, isSimulated) {
+    const time = isSimulated ? `${simulated} simulated` : `${makespan} planned`;
     const limit = isSimulated || optimal ? "" : `, lower bound ${bound}`;
     this.summary.textContent = `${strategy}, ${ordering}: ${time}${limit}`;
     this.summary.dataset.tip = this.summary.textContent; // the card may be too narrow for the text
@@ -176,7 +176,7 @@ export class Lanes {
 
   /** Length of the axis in seconds: the longer of the planned and the simulated time, so that both can be compared. */
   get horizon() {
-    return Math.max(this.picture.makespan_s, this.picture.played_s) || 1;
+    return Math.max(this.picture.makespan_s, this.picture.simulated_s) || 1;
   }
 
   /** The first and the last second in view. */
@@ -342,7 +342,7 @@ export class Lanes {
    * @param {CanvasRenderingContext2D} context
    */
   paintEnds(context) {
-    const { makespan_s: planned, played_s: simulated } = this.picture;
+    const { makespan_s: planned, simulated_s: simulated } = this.picture;
     const isSimulated = this.front === this.simulated;
     const bottom = Math.min(AXIS + this.room, this.top(this.front.lanes.length));
     const mark = (/** @type {number} */ time, /** @type {number[]} */ dash) => {

@@ -134,7 +134,7 @@ export class LanesInput {
       ArrowDown: () => this.scrollBy(SCROLL_PX), ArrowUp: () => this.scrollBy(-SCROLL_PX),
       0: () => lanes.look(0, 1), Home: () => lanes.look(0, 1), j: () => this.step(1), k: () => this.step(-1),
       f: () => this.fitPinned(),
-      p: () => lanes.choose(lanes.view.model.shows === "played" ? "planned" : "played"),
+      p: () => lanes.choose(lanes.view.model.shows === "simulated" ? "planned" : "simulated"),
     }; // prettier-ignore
     if (event.key === "Escape" && lanes.view.pinned) lanes.view.pin(null);
     else if (actions[key]) actions[key]();

@@ -8,11 +8,11 @@ import { icon } from "../kit/icons.js";
 
 /**
  * Text of a cell, by the selected timeline of the links.
- * @type {Record<string, {key: "makespan" | "played", about: string}>}
+ * @type {Record<string, {key: "makespan" | "simulated", about: string}>}
  */
 const TIMES = {
   planned: { key: "makespan", about: "planned; ✓ optimal order for the strategy" },
-  played: { key: "played", about: "simulated with shared links" },
+  simulated: { key: "simulated", about: "simulated with shared links" },
 };
 
 export class PlanTable {
@@ -103,5 +103,5 @@ export class PlanTable {
 function planLabel(strategy, ordering, row) {
   const proof = row.optimal ? "optimal" : `lower bound ${row.bound}`;
   const name = `${strategy.title}, ${ordering.title}`;
-  return `${name}: ${row.makespan} planned (${proof}), ${row.played} simulated`;
+  return `${name}: ${row.makespan} planned (${proof}), ${row.simulated} simulated`;
 }

@@ -107,7 +107,7 @@ export class Toolbar {
   }
 
   /** @param {Picture} picture */
-  drawFigures({ tasks, size, played, makespan, optimal, bound }) {
+  drawFigures({ tasks, size, simulated, makespan, optimal, bound }) {
     const number = count(tasks.length, "unit task");
     const limit = optimal ? "planned ✓" : `planned, lower bound ${bound}`;
     const proof = optimal ? "This order is optimal" : `No order of the tasks takes less than ${bound}`;
@@ -117,7 +117,7 @@ export class Toolbar {
         `in ${number}`,
         "A unit task sends one slice of the tensor from one of its possible senders to its receivers",
       ),
-      figure(played, "simulated", SIMULATED),
+      figure(simulated, "simulated", SIMULATED),
       figure(makespan, this.view.model.stale ? "of the last valid transfer" : limit, `${PLANNED}. ${proof}`),
     );
   }

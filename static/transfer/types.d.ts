@@ -64,7 +64,7 @@ export interface Picture extends PlanRow {
   hosts: number[];
   lanes: { host: number; way: string; nic: number }[];
   held: { task: number[]; lane: number[]; start_s: number[]; end_s: number[] };
-  unplayed: string;
+  unsimulated: string;
 }
 
 /** The simulated messages, and the bars that they take on the lanes of ports, as columns. */
@@ -126,8 +126,8 @@ export interface PlanRow {
   ordering: string;
   makespan: string;
   makespan_s: number;
-  played: string;
-  played_s: number;
+  simulated: string;
+  simulated_s: number;
   bound: string;
   optimal: boolean;
 }
@@ -145,7 +145,7 @@ export interface TransferModel extends OverlayModel {
   host_word: string;
   names: { axes?: string[]; dims?: string[] };
   packed: string;
-  shows: "planned" | "played";
+  shows: "planned" | "simulated";
   play: string;
   stale: boolean;
   fields: Record<string, string>;

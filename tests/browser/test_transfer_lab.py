@@ -202,12 +202,12 @@ def test_plans_are_compared_and_the_chunks_of_a_task_shown(shown: Callable[..., 
     page.locator(".mw-tr-stage").press("j")
     eventually(page, lambda: lab.lanes("lanes.view.pinned.task") == 1)  # the next one of the plan
 
-    # the same as played, to which two keys and a link lead, and which stays over edits
+    # the same as simulated, to which two keys and a link lead, and which stays over edits
     page.locator(".mw-tr-stage").press("p")
     simulated = page.get_by_role("button", name="Simulated", exact=True)
     expect(simulated).to_have_attribute("aria-pressed", "true")
     expect(page.locator('[data-card="lanes"] header')).to_contain_text("66.1 ms simulated")
-    page.wait_for_function("location.hash.endsWith('&shows=played')")
+    page.wait_for_function("location.hash.endsWith('&shows=simulated')")
     assert lab.lanes("lanes.view.pinned.task") == 1
     page.locator('[data-plan="send-recv ensemble"]').click()
     eventually(page, lambda: lab.lanes("lanes.front === lanes.simulated && lanes.picture.strategy") == "send-recv")

@@ -234,7 +234,7 @@ def test_questions_are_answered_with_plain_data_under_their_number() -> None:
 def test_what_if_questions_need_a_prediction() -> None:
     found = predict(load_design(example("03-gpt-on-two-cores")))
     chart, told = chart_and_replies(
-        Layer(found.timeline, "open", played=(found.program, found.costs)), Layer(one_f_one_b(2, 2), "run")
+        Layer(found.timeline, "open", priced=(found.program, found.costs)), Layer(one_f_one_b(2, 2), "run")
     )
 
     ask(chart, "what_if", faster=0.1)

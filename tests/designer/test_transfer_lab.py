@@ -202,7 +202,7 @@ def test_a_strategy_with_slices_of_its_own_is_drawn_with_them(name: str) -> None
     after = opened.view.picture
     assert sum(task["bytes"] for task in after["tasks"]) == after["bytes"]
     assert ([task["rects"] for task in after["tasks"]] == before) is (name == "send-recv")
-    opened.send_gesture("look", shows="played")
+    opened.send_gesture("look", shows="simulated")
     assert json.loads(opened.view.play)["messages"]["task"]
 
 
@@ -216,9 +216,10 @@ def test_a_link_restores_the_transfer_and_may_hold_plain_json() -> None:
 
     assert json.loads(text) == rows() and others == ["hierarchical", "dfs", "planned"]
     assert (
-        transfer_links.read_link(transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="played")).shows
-        == "played"
+        transfer_links.read_link(transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="simulated")).shows
+        == "simulated"
     )
+    assert transfer_links.read_link(f"{link}&shows=played").shows == "simulated", "a link of an earlier version"
     assert json.loads(transfer_links.read_link(f"spec={json.dumps(rows())}").text) == rows()
 
 
@@ -326,18 +327,18 @@ def test_messages_are_sent_for_the_current_picture_only() -> None:
 def test_the_simulated_links_are_sent_for_each_picture_while_they_are_selected() -> None:
     opened = Opened(rows())
     before = opened.view.picture
-    assert opened.view.play == "" and before["unplayed"] == ""
+    assert opened.view.play == "" and before["unsimulated"] == ""
 
-    assert opened.send_gesture("look", shows="played") is None
+    assert opened.send_gesture("look", shows="simulated") is None
 
     play = json.loads(opened.view.play)
     assert opened.view.picture is before and play["number"] == before["number"]
-    assert max(play["messages"]["end_s"]) == before["played_s"]
+    assert max(play["messages"]["end_s"]) == before["simulated_s"]
     assert sum(play["messages"]["bytes"]) == 2 * 13 * 6 * 2  # each of two ranks of a host gets its slice
     assert [(lane["host"], lane["rank"], lane["way"]) for lane in play["lanes"][:4]] == [
         (0, None, "tx"), (1, None, "tx"), (2, None, "rx"), (2, 4, "out"),
     ]  # fmt: skip
-    assert opened.view.fragment.endswith("&shows=played")
+    assert opened.view.fragment.endswith("&shows=simulated")
     opened.send_gesture("choose", strategy="send-recv", ordering="naive")
     assert json.loads(opened.view.play)["number"] == opened.view.picture["number"] > before["number"]
     opened.send_gesture("set", path="source.ranks", text="0, 1, 2, 2")
@@ -345,19 +346,19 @@ def test_the_simulated_links_are_sent_for_each_picture_while_they_are_selected()
     opened.send_gesture("look", shows="planned")
     assert opened.view.play == "" and "shows" not in json.dumps(opened.view.picture)
     assert "there is no timeline called 'dreamt'" in str(opened.send_gesture("look", shows="dreamt"))
-    opened.send_gesture("link", fragment=transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="played"))
-    assert opened.view.shows == "played" and opened.view.play
+    opened.send_gesture("link", fragment=transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="simulated"))
+    assert opened.view.shows == "simulated" and opened.view.play
 
 
 def test_too_many_messages_are_not_simulated_and_the_page_shows_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_played, "MAX_SIMULATED_MESSAGES", 3)
     opened = Opened(rows())
 
-    opened.send_gesture("look", shows="played")
+    opened.send_gesture("look", shows="simulated")
 
     picture = opened.view.picture
-    assert opened.view.play == "" and picture["played_s"] == picture["makespan_s"]
-    assert "too many to simulate one by one" in picture["unplayed"]
+    assert opened.view.play == "" and picture["simulated_s"] == picture["makespan_s"]
+    assert "too many to simulate one by one" in picture["unsimulated"]
 
 
 def test_a_saved_file_is_read_by_the_command_line_and_opened_again() -> None:
@@ -438,7 +439,7 @@ def test_every_arrow_opens_a_transfer_of_the_drawn_duration(name: str) -> None:
         crossings.open(session.prediction, int(timeline.rank[span]), timeline.action(span))
 
         took = float(timeline.end[span] - timeline.start[span])
-        assert crossings.view.picture["played_s"] == pytest.approx(took)
+        assert crossings.view.picture["simulated_s"] == pytest.approx(took)
         ends = json.loads(crossings.view.play)["messages"]["end_s"]  # first it is drawn as its arrow is
         assert max(ends) == pytest.approx(took)
 

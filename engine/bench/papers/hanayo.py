@@ -89,11 +89,11 @@ def makespans() -> Table:
         for ranks, waves, length in ((2, 1, 16), (4, 1, 36), (4, 2, 60), (4, 4, 108), (8, 2, 124), (8, 4, 220))
     ]  # fmt: skip
     for name, length in (("gpipe", 21.375), ("1f1b", 21.625)):
-        played = device_timeline(name, 4, transfer=1 / 16).makespan
-        rows.append(Row(f"{schedules[name].title}, 4 x 4, T_C = T_F/16 (figure 3)", length, played))
+        simulated = device_timeline(name, 4, transfer=1 / 16).makespan
+        rows.append(Row(f"{schedules[name].title}, 4 x 4, T_C = T_F/16 (figure 3)", length, simulated))
     for waves, length in ((1, 38), (2, 67)):  # figure 3 has F = 1 per stage, so T_C is W/8 in units of a stage
-        played = stage_timeline("hanayo", 4, 4, 1, 2, waves / 8, waves=waves).makespan
-        rows.append(Row(f"Hanayo, P=4, W={waves}, F=1 per stage, T_C = T_F/16 (figure 3)", length, played))
+        simulated = stage_timeline("hanayo", 4, 4, 1, 2, waves / 8, waves=waves).makespan
+        rows.append(Row(f"Hanayo, P=4, W={waves}, F=1 per stage, T_C = T_F/16 (figure 3)", length, simulated))
     for half in (2, 4):
         chimera = device_timeline("chimera", 2 * half, forward=2, backward=4).makespan
         rows.append(
@@ -109,12 +109,14 @@ def makespans() -> Table:
 def waves_and_bubbles() -> Table:
     """Return the bubble ratio by number of waves: it halves each time the number of waves doubles."""
     sizes = [(ranks, waves) for ranks in (4, 8, 32) for waves in (1, 2, 4, 8)]
-    played = [hanayo_timeline(*size).bubble_ratio for size in sizes]
+    simulated = [hanayo_timeline(*size).bubble_ratio for size in sizes]
     rows = [
         Row(f"P={ranks}, W={waves}", 100 * printed_bubble_ratio(ranks, waves), 100 * ours, TYPO)
-        for (ranks, waves), ours in zip(sizes, played, strict=True)
+        for (ranks, waves), ours in zip(sizes, simulated, strict=True)
     ]
-    closed = all(abs(ours - closed_form_bubble_ratio(*size)) < 1e-9 for size, ours in zip(sizes, played, strict=True))
+    closed = all(
+        abs(ours - closed_form_bubble_ratio(*size)) < 1e-9 for size, ours in zip(sizes, simulated, strict=True)
+    )
     return Table(
         "Hanayo: bubble ratio by number of waves, T_B = 2 T_F, free transfers",
         rows,
@@ -192,10 +194,10 @@ def gpipe_speed_ups() -> Table:
         gpipe = device_timeline("gpipe", ranks).makespan
         for who, (ideal, measured) in group.items():
             if isinstance(who, str):
-                played, title = device_timeline(who, ranks), f"Chimera, P={ranks}"
+                simulated, title = device_timeline(who, ranks), f"Chimera, P={ranks}"
             else:
-                played, title = hanayo_timeline(ranks, who), f"Hanayo, P={ranks}, W={who}"
-            rows.append(Row(f"{title}, ideal", ideal, gpipe / played.makespan))
+                simulated, title = hanayo_timeline(ranks, who), f"Hanayo, P={ranks}, W={who}"
+            rows.append(Row(f"{title}, ideal", ideal, gpipe / simulated.makespan))
             if measured is not None:
                 why = (
                     "measured on real links; the ideal value excludes their latency"
@@ -204,7 +206,7 @@ def gpipe_speed_ups() -> Table:
                         "the paper does not state which Chimera was measured: two pipelines of half the devices, or one wave over all devices"
                     )
                 )
-                rows.append(Row(f"{title}, measured on FC", measured, gpipe / played.makespan, why))
+                rows.append(Row(f"{title}, measured on FC", measured, gpipe / simulated.makespan, why))
     return Table("Hanayo: times faster than GPipe, T_B = 2 T_F, free transfers", rows, tolerance=0.0051)
 
 

@@ -109,8 +109,8 @@ def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    played = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
-    alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / played, 1.0)  # without predicted link sharing
+    simulated = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
+    alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / simulated, 1.0)  # without predicted link sharing
     for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
         ends = int(program.rank[row]), int(program.peer[row])
         if is_direct(design, *ends):

@@ -69,12 +69,12 @@ def _run_steps(bundle: Bundle, stop: threading.Event) -> None:
     recorders = [*_open_recorders(bundle, scale)]
     origin_ns = time.perf_counter_ns()
     for step in range(design.training.steps):
-        played = run_step_in_threads(waits, stop)
+        times = run_step_in_threads(waits, stop)
         for rank, recorder in enumerate(recorders):
             if recorder.is_due(step):
                 rows = program.rows(rank)
-                recorder.write(step, played.start[rows] - origin_ns, played.end[rows] - origin_ns, played.wait[rows])
-        _write_step(bundle, costs, step, played.seconds / scale)
+                recorder.write(step, times.start[rows] - origin_ns, times.end[rows] - origin_ns, times.wait[rows])
+        _write_step(bundle, costs, step, times.seconds / scale)
     for recorder in recorders:
         recorder.close()
 

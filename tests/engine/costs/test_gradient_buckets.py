@@ -151,10 +151,10 @@ def test_threads_of_a_dry_run_start_buckets_inside_the_last_backward() -> None:
     costs = estimate(drawn, program)
     scale = 0.4 / costs.simulate(program).makespan
 
-    played = run_step_in_threads(plan_waits(program, costs, scale))
+    simulated = run_step_in_threads(plan_waits(program, costs, scale))
 
     rows = {str(program.row(row)): row for row in range(len(program))}
-    start, end = (column / 1e9 for column in (played.start, played.end))
+    start, end = (column / 1e9 for column in (simulated.start, simulated.end))
     backward, first, last = rows["0B7"], rows["0REDUCE_GRAD0"], rows["0REDUCE_GRAD2"]
     assert start[backward] < start[first] < end[backward] <= start[last] + 1e-3
     predicted = costs.simulate(program)
@@ -180,11 +180,11 @@ def test_a_stage_without_computations_on_a_rank_is_reduced_in_its_own_rows(
     idle = reduces[~np.isin(place[reduces], place[program.is_compute])].tolist()
 
     waits = plan_waits(program, costs, scale)
-    played = run_step_in_threads(waits)
+    simulated = run_step_in_threads(waits)
 
     early = {row for reductions in waits.early.values() for _, row in reductions}
     assert idle and early and not early & {*idle}
-    assert (played.end[reduces] >= played.start[reduces]).all() and (played.start[reduces] > 0).all()
+    assert (simulated.end[reduces] >= simulated.start[reduces]).all() and (simulated.start[reduces] > 0).all()
 
 
 def test_a_device_with_constants_slows_reductions_beside_computation() -> None:

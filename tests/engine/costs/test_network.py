@@ -373,6 +373,6 @@ def test_ports_with_equal_flows_are_simulated_as_one(name: str) -> None:
     whole = replace(network)
     whole.__dict__["coupling"] = whole  # nothing is left out
     assert len(network.coupled_network.ports) <= len(network.ports)
-    played, every = (simulate(program, seconds, "shared-links", network=each) for each in (network, whole))
+    simulated, every = (simulate(program, seconds, "shared-links", network=each) for each in (network, whole))
 
-    assert played.end == pytest.approx(every.end, rel=1e-9)
+    assert simulated.end == pytest.approx(every.end, rel=1e-9)

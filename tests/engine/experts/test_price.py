@@ -389,7 +389,7 @@ def test_the_crossover_is_that_of_section_6_1(
     assert auto.name == ("parm-s1" if gain >= 0 else "parm-s2")
 
 
-# ---- the layer played ----
+# ---- the simulated layer ----
 
 COMPUTES = Rates(flops=1e12, memory=1e11)
 
@@ -443,27 +443,29 @@ def test_the_simulation_respects_lanes_and_causes_and_sends_all_bytes(name: str,
     assume_it_runs(name, of)
     priced = price_expert_schedule(name, of, LINKS, COMPUTES)
 
-    played = simulate_layer(priced, priced.forward)
+    simulated = simulate_layer(priced, priced.forward)
 
-    assert (played.end >= played.start).all()
+    assert (simulated.end >= simulated.start).all()
     for device in range(of.devices):
         for lane in range(3):
-            mine = np.flatnonzero((played.device == device) & (played.lane == lane))
-            assert (played.start[mine][1:] >= played.end[mine][:-1] - 1e-12).all()
-    caused = np.flatnonzero(played.cause >= 0)
-    hidden = np.isin(played.op[caused], [played.op[at] for at in range(len(played.op)) if _is_gather(played, at)])
-    before = played.end[played.cause[caused]] <= played.start[caused] + 1e-12
+            mine = np.flatnonzero((simulated.device == device) & (simulated.lane == lane))
+            assert (simulated.start[mine][1:] >= simulated.end[mine][:-1] - 1e-12).all()
+    caused = np.flatnonzero(simulated.cause >= 0)
+    hidden = np.isin(
+        simulated.op[caused], [simulated.op[at] for at in range(len(simulated.op)) if _is_gather(simulated, at)]
+    )
+    before = simulated.end[simulated.cause[caused]] <= simulated.start[caused] + 1e-12
     assert (before | hidden).all()
     sent = np.sum([costed.sent for costed in priced.forward], axis=0)
-    on_links = np.bincount(played.device, played.bytes, minlength=of.devices)
+    on_links = np.bincount(simulated.device, simulated.bytes, minlength=of.devices)
     assert on_links == pytest.approx(sent.sum(axis=0), abs=1e-6)
 
 
-def _is_gather(played: object, at: int) -> bool:
+def _is_gather(simulated: object, at: int) -> bool:
     from meshwave.engine.experts import LAYER_OPS, LayerTimeline, StepOp
 
-    assert isinstance(played, LayerTimeline)
-    return LAYER_OPS[played.op[at]] == StepOp.GATHER_SLOTS
+    assert isinstance(simulated, LayerTimeline)
+    return LAYER_OPS[simulated.op[at]] == StepOp.GATHER_SLOTS
 
 
 def test_chunks_overlap_but_every_message_takes_its_startup_time() -> None:

@@ -41,7 +41,7 @@ def test_a_stand_alone_boundary_takes_as_long_as_in_the_pipeline(
     for ends in ((0, 1), (1, 0)):
         spec = boundary_transfer_spec(asked, *ends)
 
-        found = TransferDrawing.from_spec(spec, strategy, "ensemble").to_data()["played_s"]
+        found = TransferDrawing.from_spec(spec, strategy, "ensemble").to_data()["simulated_s"]
 
         assert found == pytest.approx(boundary_seconds(asked, *ends))
 

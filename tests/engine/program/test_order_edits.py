@@ -129,16 +129,16 @@ def test_a_stage_moves_with_all_its_blocks_and_the_order_can_still_run(program: 
     )
     drawn = parse_design(doc)
     program = order_computations(drawn)
-    played = simulate_order(drawn, program)
+    simulated = simulate_order(drawn, program)
     stage, rank = data.draw(st.integers(0, program.stages - 1)), data.draw(st.integers(0, program.ranks - 1))
-    assert played.timeline is not None
+    assert simulated.timeline is not None
     home = int(program.placement[0, stage])
     if rank != home and len(program.stages_of(home)) == 1 and (program.placement == home).sum() == 1:
         with pytest.raises(InputError, match="a mesh needs a stage"):
-            move_stage(program, played.timeline, stage, rank)
+            move_stage(program, simulated.timeline, stage, rank)
         return
     try:
-        moved = move_stage(program, played.timeline, stage, rank)
+        moved = move_stage(program, simulated.timeline, stage, rank)
     except InputError:  # all that its mesh computes is of this replica
         return
 
@@ -189,13 +189,13 @@ def test_the_simulated_order_is_the_prediction() -> None:
     drawn = design()
     prediction = predict(drawn)
 
-    played = simulate_order(drawn, order_computations(drawn))
+    simulated = simulate_order(drawn, order_computations(drawn))
 
-    assert played.program == lower(drawn)
-    assert played.timeline is not None
-    assert (played.timeline.start == prediction.timeline.start).all()
-    assert played.peak_bytes is not None
-    assert played.peak_bytes.tolist() == prediction.memory.total_bytes.tolist()
+    assert simulated.program == lower(drawn)
+    assert simulated.timeline is not None
+    assert (simulated.timeline.start == prediction.timeline.start).all()
+    assert simulated.peak_bytes is not None
+    assert simulated.peak_bytes.tolist() == prediction.memory.total_bytes.tolist()
 
 
 def test_effects_of_an_edit_are_those_of_the_simulator() -> None:

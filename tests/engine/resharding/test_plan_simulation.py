@@ -20,12 +20,12 @@ from meshwave.engine.resharding import (
     Port,
     Tensor,
     Transfer,
+    plan_simulation,
     plan_transfer,
     port_shares,
     simulate_plan,
     strategies,
 )
-from meshwave.engine.resharding import plan_simulation as played
 from meshwave.engine.runtime.benchmarks.resharding import CASES, CLUSTER
 from tests._strategies import examples
 from tests.engine.resharding.test_moves import INTER, INTRA, transfers
@@ -80,11 +80,13 @@ def test_messages_from_two_hosts_share_a_nic_unless_there_are_two() -> None:
 
 def test_capacity_that_one_message_cannot_use_is_left_to_the_others() -> None:
     """Three messages to host 2 get a third of its NIC each, so host 0 has two thirds left for host 1."""
-    ways = [played._PortPair((("tx", source), ("rx", target)), 1.0) for source, target in ((0, 1), (0, 2), (3, 2))]
+    ways = [
+        plan_simulation._PortPair((("tx", source), ("rx", target)), 1.0) for source, target in ((0, 1), (0, 2), (3, 2))
+    ]
     for message, way in enumerate((*ways, ways[-1])):
         way.join(message, 100.0, 0.0)
 
-    played._set_fair_rates(ways, lambda port: 1.0)
+    plan_simulation._set_fair_rates(ways, lambda port: 1.0)
 
     assert [way.rate for way in ways] == pytest.approx([2 / 3, 1 / 3, 1 / 3])
 
@@ -127,7 +129,7 @@ def test_buffered_pieces_are_sent_concurrently() -> None:
 
 def test_a_plan_of_too_many_messages_takes_its_makespan(monkeypatch: pytest.MonkeyPatch) -> None:
     found = transfer_between(1000, 2, 4, "send-recv", (INTRA, INTER))
-    monkeypatch.setattr(played, "MAX_SIMULATED_MESSAGES", 7)
+    monkeypatch.setattr(plan_simulation, "MAX_SIMULATED_MESSAGES", 7)
     assert len(found.moves) == 8 and found.simulated_s == found.plan.makespan_s
     assert plays(found) == PlanSimulation(found.plan.makespan_s, None)
 
@@ -171,7 +173,7 @@ def test_no_port_exceeds_its_capacity_at_any_time(found: Transfer) -> None:
                 for port in each.ports:
                     on[port] += rate
         for port, rate in on.items():
-            assert rate <= played.port_capacity(port, found.links) * (1 + 1e-9)
+            assert rate <= plan_simulation.port_capacity(port, found.links) * (1 + 1e-9)
 
     assert [carried[number] for number in range(len(sent))] == pytest.approx([each.bytes for each in sent], rel=1e-3)
 
@@ -199,7 +201,7 @@ def test_a_message_uses_its_share_and_then_the_released_capacity() -> None:
 def test_the_bars_of_a_port_do_not_overlap_and_have_the_area_of_their_bytes(found: Transfer) -> None:
     sent = plays(found).messages or ()
     for port, bars in port_shares_of(found).items():
-        most = played.port_capacity(port, found.links)
+        most = plan_simulation.port_capacity(port, found.links)
         areas: defaultdict[int, float] = defaultdict(float)
         lengths: defaultdict[int, float] = defaultdict(float)
         for bar in bars:

@@ -269,7 +269,7 @@ def test_a_boundary_of_a_design_has_the_costs_of_the_design(
     source, destination, tensors = find_boundary(design, lower(design), wanted)
     how = design.transfer.strategy, design.transfer.ordering
     (own,) = (plan for plan in found["plans"] if (plan["strategy"], plan["ordering"]) == how)
-    assert own["played_s"] == pytest.approx(boundary_seconds(design, source, destination, tensors))
+    assert own["simulated_s"] == pytest.approx(boundary_seconds(design, source, destination, tensors))
     assert parse_transfer(json.dumps(found["spec"])) == boundary_transfer_spec(design, source, destination, tensors)
     assert found["boundary"] == [design.meshes[rank].name for rank in (source, destination)]
 

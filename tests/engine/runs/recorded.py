@@ -53,9 +53,9 @@ def _columns(
     program: Program, seconds: Floats, prediction: Prediction, asking_s: float
 ) -> tuple[Floats, Floats, Floats]:
     """Return the start, the end and the waiting time of each row in seconds."""
-    played = prediction.costs.simulate(program, seconds)
+    simulated = prediction.costs.simulate(program, seconds)
     start, end, wait = np.zeros(len(program)), np.zeros(len(program)), np.zeros(len(program))
-    start[program.spans], end[program.spans] = played.start, played.end
+    start[program.spans], end[program.spans] = simulated.start, simulated.end
     free = np.zeros(program.ranks)
     for row in np.flatnonzero((program.is_compute & ~program.fused) | (program.op == Op.STEP)).tolist():
         rank = program.rank[row]

@@ -42,16 +42,16 @@ def test_threads_execute_every_action_in_order_and_none_too_fast(
     predicted = simulate(program, costs.seconds, costs.transfer_model)
 
     waits = plan_waits(program, costs, scale)
-    played = run_step_in_threads(waits)
+    times = run_step_in_threads(waits)
 
     own = program.is_compute & ~program.fused
-    assert ((played.end - played.start)[own] >= (1 - CATCH_UP_FRACTION) * waits.ns[own] - 1e5).all()
+    assert ((times.end - times.start)[own] >= (1 - CATCH_UP_FRACTION) * waits.ns[own] - 1e5).all()
     for rank in range(program.ranks):
         rows = np.flatnonzero(own[program.rows(rank)]) + program.rows(rank).start
-        assert all(played.end[row] <= played.start[following] for row, following in pairwise(rows))
-    assert played.seconds >= (1 - CATCH_UP_FRACTION) * scale * predicted.makespan - 1e-3
+        assert all(times.end[row] <= times.start[following] for row, following in pairwise(rows))
+    assert times.seconds >= (1 - CATCH_UP_FRACTION) * scale * predicted.makespan - 1e-3
     took = np.isin(program.op, (Op.RECV_F, Op.RECV_B))
-    assert (played.end[took] > 0).all(), "every message was taken"
+    assert (times.end[took] > 0).all(), "every message was taken"
 
 
 def test_gradients_are_reduced_before_any_optimizer_step() -> None:
@@ -60,12 +60,12 @@ def test_gradients_are_reduced_before_any_optimizer_step() -> None:
     costs = estimate(design, program)
 
     waits = plan_waits(program, costs, 1.0)
-    played = run_step_in_threads(waits)
+    times = run_step_in_threads(waits)
 
     steps, reduced = program.op == Op.STEP, program.op == Op.REDUCE_GRAD
     assert reduced.any()
-    assert played.start[steps].min() >= played.end[reduced].max(), "the norm is that of all gradients"
-    assert (played.end - played.start >= waits.ns - 1)[reduced].all(), "it begins when the last copy is complete"
+    assert times.start[steps].min() >= times.end[reduced].max(), "the norm is that of all gradients"
+    assert (times.end - times.start >= waits.ns - 1)[reduced].all(), "it begins when the last copy is complete"
 
 
 def test_sharded_stages_are_gathered_before_their_computations_and_reduced_after_them() -> None:
@@ -76,19 +76,19 @@ def test_sharded_stages_are_gathered_before_their_computations_and_reduced_after
     costs = estimate(design, program)
 
     waits = plan_waits(program, costs, 0.2 / costs.simulate(program).makespan)
-    played = run_step_in_threads(waits)
+    times = run_step_in_threads(waits)
 
     gathers = np.flatnonzero(program.op == Op.UNSHARD)
     assert len(gathers) > program.stages, "stages are gathered again for the backward"
     for row in gathers.tolist():
         later = np.flatnonzero(program.is_compute & (program.stage == program.stage[row]))
-        assert played.end[row] <= played.start[later[later > row][0]]
+        assert times.end[row] <= times.start[later[later > row][0]]
     reductions = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     assert program.stage[reductions].tolist() == [3, 2, 1, 0]
     for row in reductions.tolist():
         computed = np.flatnonzero(program.is_compute & (program.stage == program.stage[row]))
-        assert played.end[row] >= played.end[computed].max()
-    assert (played.end - played.start)[[*gathers, *reductions]].min() > 0
+        assert times.end[row] >= times.end[computed].max()
+    assert (times.end - times.start)[[*gathers, *reductions]].min() > 0
 
 
 def slow_network(schedule: str, **more: Any) -> Design:
@@ -118,10 +118,10 @@ def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
     shared, alone = costs.simulate(program).makespan, simulate(program, costs.seconds, "latency").makespan
     scale = 2.0 / shared
 
-    played = run_step_in_threads(plan_waits(program, costs, scale))
+    times = run_step_in_threads(plan_waits(program, costs, scale))
 
     assert shared > 1.1 * alone, "else nothing is shared that matters"
-    assert played.seconds / scale == pytest.approx(shared, rel=0.08)
+    assert times.seconds / scale == pytest.approx(shared, rel=0.08)
 
 
 def test_a_dry_run_in_threads_can_be_stopped() -> None:

@@ -36,9 +36,9 @@ def record(folder: Path, change: Any, *, dp: int = 2, behind: int = -1) -> None:
         for step in range(STEPS - (process == behind)):
             seconds = np.where(program.is_compute, 0.01, np.where(program.is_send, 0.01, 0.0))
             computing, sending = change(process, step)
-            played = prediction.costs.simulate(program, seconds * np.where(program.is_compute, computing, sending))
+            simulated = prediction.costs.simulate(program, seconds * np.where(program.is_compute, computing, sending))
             start, end = np.zeros(len(program)), np.zeros(len(program))
-            start[program.spans], end[program.spans] = played.start, played.end
+            start[program.spans], end[program.spans] = simulated.start, simulated.end
             receives = np.flatnonzero(program.span_of_row[:-1] < 0)
             start[receives] = end[receives] = 10 * sending  # long after it was sent: a lasting message
             own = [(1e9 * (step * 100 + each[program.rows(rank)])).astype(np.int64) for each in (start, end)]

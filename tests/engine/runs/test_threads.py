@@ -46,7 +46,7 @@ def test_a_run_in_threads_records_every_action(rehearser: ThreadsLauncher) -> No
     timeline = recording.timeline()
     matched, _ = match_spans(prediction.timeline, timeline)
     assert (timeline.source, recording.scale, recording.steps) == ("rehearsed", 0.001, (0, 1))
-    assert len(matched) == len(prediction.timeline), "every action was played"
+    assert len(matched) == len(prediction.timeline), "every action was run"
     assert timeline.makespan >= 0.85 * prediction.timeline.makespan
     assert [row["unit"] for row in run.metrics()] == ["units", "units"]
     assert "loss" not in run.metrics()[0]

@@ -103,11 +103,11 @@ def test_the_simulation_of_orders_equals_the_simulator(shop: Shop, heuristic: He
         elif op.is_compute:
             takes[row] = shop.seconds[op][stage]
 
-    played = simulate_orders(shop, orders)
+    simulated = simulate_orders(shop, orders)
 
-    assert played is not None
-    assert played.makespan == pytest.approx(simulate(program, takes).makespan)
-    assert played.makespan >= order_lower_bound(shop) * (1 - 1e-9)
+    assert simulated is not None
+    assert simulated.makespan == pytest.approx(simulate(program, takes).makespan)
+    assert simulated.makespan >= order_lower_bound(shop) * (1 - 1e-9)
 
 
 @settings(max_examples=examples(20))
@@ -234,12 +234,12 @@ def test_a_repeated_pattern_extends_a_step(more: int) -> None:
     one = (1.0,) * 3
     shop = Shop(12, (0, 1, 2), (one, (2.0,) * 3, one, one), (0.0, 0.0), one, (3.0,) * 3, split=False)
     short, long = (schedules["1f1b"]().program(Pipe(3, count)) for count in (12, 12 + more))
-    played = simulate_orders(shop, [[action[:3] for action in short.actions(rank)] for rank in range(3)])
-    assert played is not None
+    simulated = simulate_orders(shop, [[action[:3] for action in short.actions(rank)] for rank in range(3)])
+    assert simulated is not None
 
     made = [
         from_columns(columns, [shop.rank], [0] * long.microbatches)
-        for columns in repeat_pattern(shop, played.ends, 12 + more)
+        for columns in repeat_pattern(shop, simulated.ends, 12 + more)
     ]
 
     assert made

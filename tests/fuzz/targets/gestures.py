@@ -134,7 +134,7 @@ GESTURES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"type": "set", "path": "tensor.shape", "text": "8 x 6"}, {"type": "set", "path": "source.ranks", "text": "0-3"},
         {"type": "set", "path": "destination.hosts", "text": "2 a host, from 2"}, {"type": "set", "path": "chunks", "text": "best"},
         {"type": "set", "path": "links.intra_node.bandwidth", "text": "free"}, {"type": "choose", "strategy": "hierarchical", "ordering": "dfs"},
-        {"type": "look", "shows": "played"}, {"type": "undo"}, {"type": "redo"}, {"type": "save"},
+        {"type": "look", "shows": "simulated"}, {"type": "undo"}, {"type": "redo"}, {"type": "save"},
         {"type": "open", "file": "t.json", "text": "{}"}, {"type": "case", "name": "uneven"}, {"type": "link", "fragment": "t=e30"},
         {"type": "hops", "number": 1, "task": 0}, {"type": "take"},
     ),
