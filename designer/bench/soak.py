@@ -121,7 +121,7 @@ async def _kill_one(server: Server, chance: Random) -> bool:
 
 
 async def _ended_runs(link: str) -> Figures:
-    """Return the metric of runs by state, once none is active."""
+    """Wait until no run is active, and return the number of runs in each state from the server's metrics."""
     async with asyncio.timeout(PATIENCE_S):
         while (load := await scrape(link))["meshwave_processes"]:
             await asyncio.sleep(LIFETIME_S / 10)

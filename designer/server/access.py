@@ -233,12 +233,12 @@ class Access(AuthProvider, ABC):
 
     @property
     def logout_url(self) -> None:
-        """None; the endpoints have the pages."""
+        """Always None, since the page to sign out is among the :attr:`endpoints`."""
         return None
 
     @property
     def logout_handler(self) -> None:
-        """None; the endpoints have the pages."""
+        """Always None, since the page to sign out is among the :attr:`endpoints`."""
         return None
 
 

@@ -17,7 +17,7 @@ MEASURE_INTERVAL_S = 10.0
 
 
 class Saved(NamedTuple):
-    """Saved designs."""
+    """Number and disk space of saved designs."""
 
     designs: int
     """Number of designs without deleted ones."""

@@ -36,14 +36,14 @@ NOTHING = Exposed(0.0, ())
 
 
 class ContextCosts(NamedTuple):
-    """Exposed parts of the exchanges of an operator."""
+    """Exposed parts of the context-parallel exchanges of an attention operator."""
 
     forward: Exposed
     backward: Exposed
 
 
 class ContextCost:
-    """Costs of the exchanges of a mesh."""
+    """Costs of the context-parallel exchanges of a mesh."""
 
     def __init__(self, cluster: Cluster, mesh: Mesh, load: Workload, collective: CollectivePrice) -> None:
         self._cluster, self._load, self._collective = cluster, load, collective

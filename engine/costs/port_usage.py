@@ -31,12 +31,12 @@ def port_codes(kind: PortKind, numbers: Int64s) -> Int64s:
 
 
 def port_kinds(codes: Int64s) -> Int64s:
-    """Return the indices of the kinds of ports in ``PORT_KINDS``."""
+    """Return the index in ``PORT_KINDS`` of the kind of each port."""
     return codes // MAX_DEVICES
 
 
 def ports_of_codes(codes: Int64s) -> list[Port]:
-    """Return the ports of codes."""
+    """Return the port for which each code stands."""
     kinds, numbers = divmod(codes, MAX_DEVICES)
     return [Port(PORT_KINDS[kind], number) for kind, number in zip(kinds.tolist(), numbers.tolist(), strict=True)]
 

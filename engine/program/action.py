@@ -36,7 +36,7 @@ class Op(IntEnum):
 
     @property
     def is_compute(self) -> bool:
-        """True for a forward and for a whole or half backward."""
+        """True for a forward, a full backward, and either half of a backward."""
         return self <= Op.W
 
 

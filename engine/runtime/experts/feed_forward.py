@@ -118,7 +118,7 @@ class SavedRun(NamedTuple):
         return self.tensors[1:second], self.tensors[second:]
 
     def with_tensors(self, tensors: Iterator[Tensor]) -> SavedRun:
-        """Return the same run with the next tensors."""
+        """Return the same run with its tensors replaced by the next ones of ``tensors``."""
         count = 1 + sum(each.kept_tensors for each in self.products)
         return self._replace(tensors=tuple(islice(tensors, count)))
 

@@ -105,7 +105,7 @@ class StepRunner:
         }
 
     def change_placement(self, layer: Layer) -> None:
-        """Use a layer that differs in its placement."""
+        """Use a layer that differs only in its placement."""
         self.layer = layer
         self._plans.clear()
 
@@ -232,7 +232,7 @@ class StepRunner:
         return self._plans[kind, copies]
 
     def member_place(self, kind: str, member: int) -> int:
-        """Return the place of a member of an exchanging group of a kind."""
+        """Return the place of a member of an exchange group of the given kind."""
         return member if kind == "ep" else member // self.layer.esp
 
     def serving_experts(self, source: int, target: int) -> list[int]:
