@@ -12,7 +12,7 @@ from meshwave.designer.state.file_work import FileWork
 from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, Progress
 from meshwave.designer.state.jobs import Later, Listener, PageCallbacks, run_now
 from meshwave.designer.state.library import new_id
-from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
+from meshwave.designer.state.predictions import Outcome, Predictions, compute_outcome
 from meshwave.designer.state.shared_design import Member, Presence, Replaced
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edit
@@ -182,7 +182,7 @@ class Session(param.Parameterized):
         return (
             self._predict_in_same_order(design)
             if type(design.pipeline).depends_on_costs
-            else predict_with_problems(design)[1]
+            else compute_outcome(design)[1]
         )
 
     def _predict_in_same_order(self, design: Design) -> Prediction | None:

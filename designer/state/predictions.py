@@ -96,7 +96,7 @@ class Predictions:
             self._cache.popitem(last=False)
 
 
-def predict_with_problems(design: Design) -> Outcome:
+def compute_outcome(design: Design) -> Outcome:
     """Return the outcome of a design, computed now and not cached."""
     outcome = Predictions().predict_now(design, wait=True)
     assert outcome is not None, "predict_now(wait=True) always returns an outcome"

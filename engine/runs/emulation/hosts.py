@@ -35,7 +35,7 @@ Cores copy all data from link to link; two cores reach about twice this rate ove
 def default_hosts(
     design: Design, nodes: int | None = None, intra: float | None = None, inter: float | None = None
 ) -> Hosts:
-    """Return hosts like the nodes and links of the design; given arguments replace their values."""
+    """Return emulated hosts with the nodes and links of the design; arguments that are given replace these values."""
     cluster = design.cluster
     return Hosts(
         nodes=cluster.nodes if nodes is None else nodes,
