@@ -17,7 +17,10 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
 from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +88,17 @@ def _call(name: str, argument: Any, folder: Path) -> Any:
     return outcome
 
 
+def _attempt(task: Callable[[], Any]) -> Any:
+    """Return the outcome of a task, or its error and traceback."""
+    try:
+        return task()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", traceback.format_exc()
+
+
 def _answer(folder: Path, task: Callable[[], Any]) -> None:
     process = os.environ["RANK"]
-    try:
-        outcome: Any = task()
-    except Exception as error:
-        outcome = f"{type(error).__name__}: {error}", traceback.format_exc()
-    (folder / f"{process}.tmp").write_bytes(dump_outcome(outcome))
+    (folder / f"{process}.tmp").write_bytes(dump_outcome(_attempt(task)))
     (folder / f"{process}.tmp").rename(folder / f"{process}.out")
 
 
@@ -118,10 +125,65 @@ def _outcomes(size: int, task: Callable[[Path], Any]) -> list[bytes]:
         return [path.read_bytes() if path.exists() else dump_outcome("died") for path in found]
 
 
+class TrainingProcess:
+    """A process that trains one job after another, since each fork copies thousands of pages before its first step."""
+
+    def __init__(self) -> None:
+        self._jobs, jobs = Pipe()
+        self.is_usable = True
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                for process in (self, *_training):
+                    process._jobs.close()
+                self._serve(jobs)
+            finally:
+                os._exit(0)
+        jobs.close()
+
+    def _serve(self, jobs: Connection) -> None:
+        while True:
+            job, folder, process = jobs.recv()
+            os.environ.update(RANK=str(process), WORLD_SIZE=str(job.layout.processes), LOCAL_RANK=str(process))
+            outcome = _attempt(partial(_train, job, folder))
+            jobs.send_bytes(dump_outcome(outcome))
+            jobs.send(isinstance(outcome, dict))
+            gc.collect()  # the threads of a process group end with its last reference
+
+    def start(self, job: Job, folder: Path, process: int) -> None:
+        self._jobs.send((job, folder, process))
+
+    def outcome(self) -> bytes:
+        """Wait for the outcome of the job; a failed one leaves its process group open, so that no other can follow."""
+        self.is_usable = False
+        try:
+            outcome, self.is_usable = self._jobs.recv_bytes(), self._jobs.recv()
+        except EOFError:
+            return dump_outcome("died")
+        return outcome
+
+    def end(self) -> None:
+        self._jobs.close()
+        os.waitpid(self._pid, 0)
+
+
+_training: list[TrainingProcess] = []
+
+
 def train(document: dict[str, Any], orders: str | None = None) -> list[bytes]:
     """Train in a process for each device of the design, and return the outcomes by process."""
     job = make_job(document, orders)
-    return _outcomes(job.layout.processes, lambda folder: _train(job, folder))
+    size = job.layout.processes
+    while len(_training) < size:
+        _training.append(TrainingProcess())
+    with tempfile.TemporaryDirectory() as folder:
+        for process in range(size):
+            _training[process].start(job, Path(folder), process)
+        outcomes = [process.outcome() for process in _training[:size]]
+    if not all(process.is_usable for process in _training):
+        while _training:
+            _training.pop().end()
+    return outcomes
 
 
 def call(name: str, size: int, argument: Any) -> list[bytes]:
