@@ -1,20 +1,19 @@
-"""Fit of the constants of a device to published runs, and its cross-validation by source.
+"""Fit of the constants of a device to published runs.
 
 ``python -m meshwave.engine.bench.published.fitting h100-sxm --write`` fits all runs on the devices of one file of
-``engine/document/devices``; ``--only`` names the constants to fit, and ``--cross-validate`` leaves out one source at a time
-and predicts that source.
+``engine/document/devices``; ``--only`` names the constants to fit.
 
 The simulated step time is approximated by a closed form, multiplied by the ratio of simulated time to closed form at
 the initial constants. The prior of each constant is a normal distribution of its logarithm, whose centre and relative
-width come from measured kernels. Deviations of single runs count linearly beyond a few per cent, so that a run that the
-model cannot describe does not distort the constants.
+width come from measured kernels and from the constants of related devices. Deviations of single runs count linearly
+beyond a few per cent, so that a run that the model cannot describe does not distort the constants.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +27,7 @@ from meshwave.engine.bench.published.runs import Run, parse_run, read_rows
 from meshwave.engine.costs.cost_model import pricing_model
 from meshwave.engine.costs.models.roofline import RooflineCost, exposed_reductions, stage_seconds
 from meshwave.engine.document import Cluster, Design, devices
-from meshwave.engine.document.devices import Constants, device_kinds
+from meshwave.engine.document.devices import Constants, device_kinds, find_device_kind
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import predict
 
@@ -68,6 +67,13 @@ PRIORS = {
 
 ``docs/development/published-runs.md`` lists their sources.
 """
+
+FAMILIES: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("A100-SXM4-80GB", "A100-SXM4-40GB"),),
+    (("H100-SXM5-80GB",), ("H100-SXM5-96GB",)),
+    (("B200-SXM-180GB",), ("B300-SXM-288GB",), ("GB200-186GB",), ("GB300-288GB",)),
+)
+"""Fitted kinds of devices by family of chips; the kinds of an inner tuple share constants."""
 
 
 class PricedRun(Protocol):
@@ -122,6 +128,20 @@ def published_runs(kinds: Sequence[str], file: Path | None) -> list[FittedRun]:
     return found
 
 
+def related_prior(kinds: Sequence[str], names: Iterable[str]) -> tuple[Floats, Floats]:
+    """Return centres and widths of the logarithms of constants, given the constants of the rest of the family.
+
+    The constants that a family has in common are distributed as ``PRIORS`` states, and those of each of its ``n`` sets
+    around them with the same widths. Given the other sets, those of one set are therefore distributed around the mean of
+    these and of the centre from measured kernels, with a variance of ``1 + 1 / n`` times the squared width.
+    """
+    centre, width = np.array([PRIORS[name][:2] for name in names]).T
+    family = next((each for each in FAMILIES if any(kinds[0] in alike for alike in each)), ())
+    others = [constants_in_use(alike[0]) for alike in family if kinds[0] not in alike]
+    known = np.log([centre, *([other[name] for name in names] for other in others)])
+    return known.mean(axis=0), width * np.sqrt(1 + 1 / len(known))
+
+
 def fit_parameters(
     runs: Sequence[PricedRun],
     kinds: Sequence[str],
@@ -133,9 +153,8 @@ def fit_parameters(
 
     The other constants keep their ``fixed`` values.
     """
-    priors = [PRIORS[name] for name in start]
-    centre, width, lowest, highest = np.array(priors).T
-    centre, lowest, highest = np.log(centre), np.log(lowest), np.log(highest)
+    centre, width = related_prior(kinds, start)
+    lowest, highest = np.log([PRIORS[name][2:] for name in start]).T
     now = np.clip(np.log(list(start.values())), lowest, highest)
 
     def deviations(logs: Floats) -> Floats:
@@ -170,31 +189,24 @@ def fit_parameters(
 
 def use_constants(kinds: Sequence[str], values: Mapping[str, float]) -> None:
     """Replace the constants of the given kinds of devices for the rest of the process."""
-    known = dict(device_kinds())
+    known = {name: find_device_kind(name) or kind for name, kind in device_kinds().items()}
     for name in kinds:
         known[name] = known[name].model_copy(update={"constants": Constants(**values)})
     devices.replace_device_kinds(known)
 
 
-def cross_validate(
-    runs: Sequence[PricedRun], kinds: Sequence[str], start: Mapping[str, float]
-) -> dict[str, list[float]]:
-    """Return the relative errors of the runs of each source, predicted with constants fitted without that source."""
-    errors = {}
-    for source in sorted({run.run.publication for run in runs}):
-        others = [run for run in runs if run.run.publication != source]
-        if others:
-            use_constants(kinds, fit_parameters(others, kinds, start, steps=2))
-            errors[source] = [run.ratio() - 1 for run in runs if run.run.publication == source]
-    return errors
+def constants_in_use(kind: str) -> dict[str, float]:
+    """Return the constants of a kind of device, those that replace its own if there are any."""
+    found = find_device_kind(kind)
+    assert found is not None, "a kind of device with constants"
+    return found.constants.model_dump()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit or cross-validate the constants of device files that share one set of constants."""
+    """Fit the constants of device files that share one set of constants."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("files", nargs="+", help="names of files in engine/document/devices, without .json")
     parser.add_argument("--runs", type=Path, help="rows of training runs as JSON; default: those that Meshwave ships")
-    parser.add_argument("--cross-validate", action="store_true", help="leave out one source at a time")
     parser.add_argument("--only", nargs="+", choices=PRIORS, help="constants to fit; default: all")
     parser.add_argument("--write", action="store_true", help="write the constants into the files")
     options = parser.parse_args(arguments)
@@ -203,11 +215,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     documents: list[dict[str, Any]] = [json.loads(path.read_text()) for path in paths]
     kinds = [document["name"] for document in documents]
     runs, start = published_runs(kinds, options.runs), documents[0]["constants"]
-    if options.cross_validate:
-        for source, errors in cross_validate(runs, kinds, start).items():
-            worst = max(errors, key=abs)
-            print(f"{source}: {len(errors)} runs, mean {np.abs(errors).mean():.1%}, worst {worst:+.1%}", flush=True)
-        return
     free = {name: start[name] for name in options.only or start}
     found = fit_parameters(runs, kinds, free, fixed=start)
     constants = {**start, **{name: float(f"{value:.3g}") for name, value in found.items()}}

@@ -1,14 +1,14 @@
 """Errors of published runs with their source left out of the fit: ``python -m meshwave.engine.bench.published.left_out``.
 
-They determine the intervals of predictions, since a design of a user is in no fit either. The step times are linearized at
-the constants of each device, which makes a fit for each source affordable.
+They determine the intervals of predictions, since a design of a user is in no fit either. A source is left out on all devices
+of a family at once. The step times are linearized at the constants of each device, which makes a fit for each source affordable.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -17,30 +17,24 @@ from numpy.typing import NDArray
 
 from meshwave.engine import predict
 from meshwave.engine.bench.published.fitting import (
+    FAMILIES,
     PRIORS,
     STEP,
     PricedRun,
-    cross_validate,
+    constants_in_use,
+    fit_parameters,
     published_runs,
     use_constants,
 )
 from meshwave.engine.bench.published.runs import Run
-from meshwave.engine.document.devices import device_kinds, find_device_kind
 from meshwave.engine.files import write_whole
 from meshwave.engine.predict.similar_runs import LEFT_OUT_FILE
 
 Floats = NDArray[np.float64]
-FITTED_TOGETHER = (
-    ("A100-SXM4-80GB", "A100-SXM4-40GB"),
-    ("H100-SXM5-80GB",),
-    ("B200-SXM-180GB",),
-    ("B300-SXM-288GB",),
-    ("GB200-186GB",),
-    ("GB300-288GB",),
-)
-"""Kinds of devices that share constants, and whose runs have several sources."""
 NEVER_FITTED = ("H200-SXM5-141GB",)
 """Kinds of devices with the constants of another kind: no fit contains their runs."""
+ROUNDS = 4
+"""Number of fits of each set of constants of a family, each with the latest constants of the others."""
 
 
 class LinearizedRun:
@@ -52,9 +46,7 @@ class LinearizedRun:
 
     def ratio(self) -> float:
         """Return predicted divided by published step time, with the current constants."""
-        kind = find_device_kind(self._kind)
-        assert kind is not None, "a kind of device with constants"
-        moved = np.log(list(kind.constants.model_dump().values())) - self._start
+        moved = np.log(list(constants_in_use(self._kind).values())) - self._start
         return float(np.exp(self._base + self._slopes @ moved))
 
 
@@ -74,26 +66,36 @@ def linearize(runs: Sequence[PricedRun], kinds: Sequence[str], start: Mapping[st
     ]
 
 
-def left_out_errors(
-    runs: Sequence[PricedRun], kinds: Sequence[str], start: Mapping[str, float]
-) -> Iterator[tuple[str, float]]:
-    """Yield the id and the error of each run, predicted with constants fitted to the other sources."""
-    for source, errors in cross_validate(runs, kinds, start).items():
-        own = (run.run.id for run in runs if run.run.publication == source)
-        yield from zip(own, errors, strict=True)
-    use_constants(kinds, start)
+def left_out_errors(family: Mapping[tuple[str, ...], Sequence[PricedRun]]) -> dict[str, float]:
+    """Return the error of each run by its id, predicted with constants fitted to the other sources.
+
+    ``family`` has the runs of each set of constants of a family. The fits start from the priors of measured kernels.
+    """
+    errors: dict[str, float] = {}
+    for source in sorted({run.run.publication for runs in family.values() for run in runs}):
+        for kinds in family:
+            use_constants(kinds, {name: prior.centre for name, prior in PRIORS.items()})
+        for kinds, runs in [*family.items()] * ROUNDS:
+            others = [run for run in runs if run.run.publication != source]
+            use_constants(kinds, fit_parameters(others, kinds, constants_in_use(kinds[0])))
+        left_out = (run for runs in family.values() for run in runs if run.run.publication == source)
+        errors |= {run.run.id: run.ratio() - 1 for run in left_out}
+    return errors
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the errors of all published runs whose source can be left out of the fit."""
+    """Write the errors of all published runs with their source left out of the fit."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--runs", type=Path, help="rows of training runs as JSON; default: those that Meshwave ships")
     options = parser.parse_args(arguments)
-    found: dict[str, float] = {}
-    for kinds in FITTED_TOGETHER:
-        start = device_kinds()[kinds[0]].constants.model_dump()
-        found |= left_out_errors(linearize(published_runs(kinds, options.runs), kinds, start), kinds, start)
-    found |= {run.run.id: run.ratio() - 1 for run in published_runs(NEVER_FITTED, options.runs)}
+    found = {run.run.id: run.ratio() - 1 for run in published_runs(NEVER_FITTED, options.runs)}
+    for family in FAMILIES:
+        found |= left_out_errors(
+            {
+                kinds: linearize(published_runs(kinds, options.runs), kinds, constants_in_use(kinds[0]))
+                for kinds in family
+            }
+        )
     write_errors(found, Path(str(resources.files(predict) / LEFT_OUT_FILE)))
 
 

@@ -259,12 +259,12 @@ def test_attention_is_recomputed_unless_a_row_names_other_modules(detail, recomp
 class PowerLaw:
     """Run whose time is a product of powers of two constants."""
 
-    def __init__(self, source, share):
-        self.run = parse_run({**ROW, "id": f"{source}-1"})
-        self._share = share
+    def __init__(self, source, share, kind="A100-SXM4-80GB"):
+        self.run = parse_run({**ROW, "id": f"{source}-{kind}"})
+        self._share, self._kind = share, kind
 
     def ratio(self):
-        constants = find_device_kind("A100-SXM4-80GB").constants
+        constants = find_device_kind(self._kind).constants
         return (0.7 / constants.product_efficiency) ** self._share * (0.5 / constants.overlap) ** 0.1
 
 
@@ -276,12 +276,37 @@ def test_a_source_is_left_out_of_the_fit_that_predicts_it():
         linear = linearize(exact, kinds, start)
         use_constants(kinds, {**start, "product_efficiency": 0.8})
         assert [each.ratio() for each in linear] == pytest.approx([each.ratio() for each in exact], rel=1e-6)
-        errors = dict(left_out_errors(linear, kinds, start))
+        errors = left_out_errors({tuple(kinds): linear})
     finally:
         replace_device_kinds({})
 
-    assert errors.keys() == {"one-1", "other-1"}
-    assert abs(errors["one-1"]) < 0.1 < 7 / 6 - 1, "the run of the other source corrects the constant"
+    assert errors.keys() == {f"one-{kinds[0]}", f"other-{kinds[0]}"}
+    at_the_priors = (0.5 / 0.7) ** 0.1 - 1
+    assert abs(errors[f"one-{kinds[0]}"]) < abs(at_the_priors) / 2, "the run of the other source corrects the constants"
+
+
+def test_a_source_is_left_out_on_all_devices_of_a_family():
+    kinds = "H100-SXM5-80GB", "H100-SXM5-96GB"
+    try:
+        errors = left_out_errors({(kind,): [PowerLaw("one", 0.5, kind)] for kind in kinds})
+    finally:
+        replace_device_kinds({})
+
+    assert errors == {f"one-{kind}": pytest.approx((0.5 / 0.7) ** 0.1 - 1) for kind in kinds}, "that of the priors"
+
+
+def test_constants_of_a_family_are_related():
+    fixed = device_kinds()["H100-SXM5-80GB"].constants.model_dump()
+    try:
+        use_constants(["H100-SXM5-80GB"], {**fixed, "product_efficiency": 0.5})
+        related, unrelated = (
+            fit_parameters([], [kind], {"product_efficiency": 0.6}, fixed=fixed)["product_efficiency"]
+            for kind in ("H100-SXM5-96GB", "A100-SXM4-80GB")
+        )
+    finally:
+        replace_device_kinds({})
+
+    assert (related, unrelated) == pytest.approx(((0.7 * 0.5) ** 0.5, 0.7), rel=1e-4)
 
 
 def test_a_fit_of_one_constant_keeps_the_others():
