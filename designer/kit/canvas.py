@@ -116,7 +116,7 @@ class Canvas(JSComponent):
         An answer that overtook them would make the page draw the old values again.
         """
         document = pn.state.curdoc
-        if document is None:
+        if document is None or not self._models:  # no page shows the widget
             self.send(message)
         else:
             document.add_next_tick_callback(partial(self.send, message))
