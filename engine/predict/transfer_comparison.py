@@ -26,7 +26,8 @@ def transfer_comparison_json(spec: TransferSpec | TransferListSpec) -> dict[str,
         own = _tasks_data(spec, made.tasks)
         traffic = plan_traffic(made.plan, made.tasks, made.links).to_json()
         changed = own if own != slices else {}
-        plans.append({**_plan_data(made, spec), **changed, "simulated_s": made.simulated_s, "traffic": traffic})
+        times = {"simulated_s": made.simulated_s, "played_s": made.simulated_s}  # under the key of earlier versions too
+        plans.append({**_plan_data(made, spec), **changed, **times, "traffic": traffic})
     return {"format": spec.format, "bytes": sum(load.tensor.bytes for load in spec.loads), **slices, "plans": plans}
 
 
