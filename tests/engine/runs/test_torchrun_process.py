@@ -37,7 +37,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], in
     monkeypatch.syspath_prepend(tmp_path)
 
     def start(code: str) -> int:
-        (tmp_path / "stand_in_worker.py").write_text(f"import os, time\ndef main(folder):\n    {code}\n")
+        (tmp_path / "stand_in_worker.py").write_text(
+            f"import gc, os, time\nIMPORTED_COLLECTING = gc.isenabled()\ndef main(folder):\n    {code}\n"
+        )
         return torchrun_process.main(tmp_path, "stand_in_worker")
 
     return start
@@ -59,6 +61,12 @@ def test_the_exit_of_the_worker_is_reported(
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == status
     assert reported_exit(tmp_path) == {"process": 0, "code": reported, "ours": False}
+
+
+def test_only_the_import_of_the_worker_delays_garbage_collections(start: Callable[[str], int]) -> None:
+    pid = fork(lambda: start("os._exit(IMPORTED_COLLECTING or not gc.isenabled())"))
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_the_output_of_the_worker_is_in_its_log(start: Callable[[str], int], tmp_path: Path) -> None:
