@@ -32,12 +32,13 @@ class PageClient:
         self._widgets: dict[str, str] = {}
 
     @classmethod
-    async def open(cls, link: str, cookie: str = "") -> Self:
+    async def open(cls, link: str, cookie: str = "", *, shows: bool = True) -> Self:
         """Open a link as a browser does: the page, its websocket, its document.
 
         Args:
             link: the link; without ``cookie``, it has the token.
             cookie: the cookie of a browser that is admitted.
+            shows: whether the page reports that its document is shown; otherwise the caller calls :meth:`report_shown`.
 
         Raises:
             RunError: the server did not respond in time, or closed the connection.
@@ -56,8 +57,13 @@ class PageClient:
         await page._send(Protocol().create("PULL-DOC-REQ"))
         reply = await page.receive(lambda message: message.msgtype == "PULL-DOC-REPLY")
         page._widgets = dict(_widgets(reply.content))
-        await page._event("document_ready", [])
+        if shows:
+            await page.report_shown()
         return page
+
+    async def report_shown(self) -> None:
+        """Report that the document is shown."""
+        await self._event("document_ready", [])
 
     async def gesture(self, widget: str, gesture: Mapping[str, Any]) -> None:
         """Send a gesture to the widget of a given class, such as ``TopBar``."""
@@ -84,7 +90,7 @@ class PageClient:
     async def edit(self, microbatches: int) -> None:
         """Set the number of microbatches and wait for the new timeline."""
         await self.gesture("WaveCanvas", {"type": "microbatches", "value": microbatches})
-        await self.receive(_has_timeline)
+        await self.receive(has_timeline)
 
     async def leave(self) -> None:
         """Close the page."""
@@ -114,7 +120,7 @@ class PageClient:
                     return message
 
 
-def _has_timeline(message: Message[Any]) -> bool:
+def has_timeline(message: Message[Any]) -> bool:
     """Return whether a message has the columns of a timeline."""
     return any(event.get("attr") == "packed" for event in message.content.get("events", []))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import panel as pn
 from bokeh.document import Document
 
@@ -17,6 +20,21 @@ def prepare_page() -> Document:
     request = getattr(document.session_context, "request", None)
     document.template_variables["signed_in_as"] = getattr(request, "signed_in_as", "")
     return document
+
+
+def call_periodically(call: Callable[[], Any], interval_ms: int) -> None:
+    """Call a function at intervals while the page is shown.
+
+    It is called first when the page has been loaded, since Panel drops changes that happen while a browser loads it. The
+    callback is Bokeh's, since Panel's own takes five times as long as a refresh.
+    """
+    document = pn.state.curdoc
+    assert document is not None, "a page can be created only inside a Panel session"
+
+    def begin() -> None:
+        document.add_periodic_callback(call, interval_ms)
+
+    pn.state.onload(begin)
 
 
 def page_argument(name: str) -> str:

@@ -9,7 +9,7 @@ import panel as pn
 import param
 
 from meshwave.designer.kit.canvas import Canvas, PlainData, widget
-from meshwave.designer.kit.page_setup import prepare_page
+from meshwave.designer.kit.page_setup import call_periodically, prepare_page
 
 REFRESH_INTERVAL_MS = 2000
 
@@ -23,9 +23,9 @@ Stop = Callable[[str, str], None]
 
 def admin_page(read: Read, stop: Stop) -> pn.viewable.Viewable:
     """Build the administration page, which is updated every two seconds."""
-    document = prepare_page()
+    prepare_page()
     shown = AdminPage(read, stop, sizing_mode="stretch_both", margin=0)
-    document.add_periodic_callback(shown.refresh, REFRESH_INTERVAL_MS)
+    call_periodically(shown.refresh, REFRESH_INTERVAL_MS)
     return pn.Column(shown, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
 

@@ -9,7 +9,7 @@ import panel as pn
 from bokeh.document import Document
 from panel.viewable import Viewable
 
-from meshwave.designer.kit.page_setup import page_argument, prepare_page
+from meshwave.designer.kit.page_setup import call_periodically, page_argument, prepare_page
 from meshwave.designer.lessons.tutor import OpenLesson
 from meshwave.designer.pages.design_widgets import Widgets
 from meshwave.designer.state.design_session import Session
@@ -64,9 +64,8 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
     if lesson := page_argument("lesson"):
         widgets.lessons.open(lesson)
     pn.state.on_session_destroyed(lambda context: widgets.stop_jobs())
-    # Bokeh's callback, since Panel's own takes five times as long as the refresh.
-    document.add_periodic_callback(widgets.runs.refresh, int(REFRESH_INTERVAL_S * 1000))
-    document.add_periodic_callback(draft.session.follow, PEOPLE_INTERVAL_MS)  # to notice closed tabs of other people
+    call_periodically(widgets.runs.refresh, int(REFRESH_INTERVAL_S * 1000))
+    call_periodically(draft.session.follow, PEOPLE_INTERVAL_MS)  # to notice closed tabs of other people
     return widgets.layout(attend(widgets, draft) if attend else None)
 
 

@@ -12,7 +12,7 @@ import panel as pn
 from panel.viewable import Viewable
 from tornado.ioloop import PeriodicCallback
 
-from meshwave.designer.kit.page_setup import hide_token, prepare_page
+from meshwave.designer.kit.page_setup import call_periodically, hide_token, prepare_page
 from meshwave.designer.lessons.board import Board
 from meshwave.designer.lessons.class_bar import ClassBar
 from meshwave.designer.pages.design_page import page
@@ -183,5 +183,4 @@ def _follow_changes(classroom: Classroom, refresh: Callable[[], Any]) -> None:
             shown = classroom.changes
             refresh()
 
-    assert pn.state.curdoc is not None
-    pn.state.curdoc.add_periodic_callback(check, REFRESH_INTERVAL_MS)
+    call_periodically(check, REFRESH_INTERVAL_MS)

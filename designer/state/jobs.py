@@ -11,11 +11,13 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from bokeh.document import Document
+from bokeh.events import DocumentReady, Event
 
 from meshwave.designer.kit.defects import defect_text
 from meshwave.designer.state.job_processes import (
@@ -27,6 +29,9 @@ from meshwave.designer.state.job_processes import (
     Progress,
     take_process,
 )
+
+if TYPE_CHECKING:
+    from bokeh.server.connection import ServerConnection
 
 PROCESS_LIMIT = max(4, os.cpu_count() or 1)
 """Number of concurrent processes; further jobs wait."""
@@ -47,16 +52,35 @@ def run_now(call: Callable[[], None]) -> None:
 
 
 class PageCallbacks:
-    """A :data:`Later` for the event loop of a page; after the page is closed it drops its callbacks."""
+    """A :data:`Later` for the event loop of a page; after the page is closed it drops its callbacks.
+
+    While a browser loads the page, callbacks wait: Panel drops changes between the time at which the browser gets the
+    document and the time at which it has shown it.
+    """
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self._is_loaded = False
+        self._waiting: list[Callable[[], Any]] = []
+        document.on_event(DocumentReady, self._on_loaded)
 
     def __call__(self, call: Callable[[], None]) -> None:
         """Schedule a callback."""
         # A session may end at any moment of the calling thread. Bokeh then deletes the attributes of its document.
         with suppress(AttributeError):
-            self.document.add_next_tick_callback(call)
+            self.document.add_next_tick_callback(partial(self._run, call))
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        if self._is_loaded or not _connections(self.document):
+            return call()
+        self._waiting.append(call)
+        return None
+
+    def _on_loaded(self, _: Event) -> None:
+        self._is_loaded = True
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            self(call)
 
     def call_when_sent(self, call: Callable[[], None]) -> None:
         """Schedule a callback for the time at which earlier changes have been sent to the page.
@@ -75,9 +99,15 @@ class PageCallbacks:
 
 def _is_sending(document: Document) -> bool:
     """Return whether data for the page wait until the network takes them."""
+    sockets = (connection._socket.ws_connection for connection in _connections(document))
+    streams = (socket.stream for socket in sockets if socket is not None)
+    return any(stream is not None and stream.writing() for stream in streams)
+
+
+def _connections(document: Document) -> Collection[ServerConnection]:
+    """Return the connections of browsers to the page of a document."""
     session = getattr(document.session_context, "session", None)
-    sockets = [connection._socket.ws_connection for connection in session._subscribed_connections] if session else []
-    return any(socket.stream.writing() for socket in sockets if socket is not None)
+    return session._subscribed_connections if session is not None else ()
 
 
 def page_callback_scheduler(document: Document | None) -> Later:

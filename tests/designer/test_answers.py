@@ -1,4 +1,4 @@
-"""The page receives changed values before the answer to its gesture."""
+"""The page receives changed values before the answer to its gesture, and changes that happen while it loads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 from bokeh.protocol.message import Message
 
-from meshwave.designer.bench.page_client import PageClient, widget_messages
+from meshwave.designer.bench.page_client import PageClient, has_timeline, widget_messages
 from meshwave.designer.server import serve as server
+from meshwave.designer.state import predictions
+from meshwave.designer.state.jobs import running_jobs
+from tests.designer import held
+
+ENDS_IN_S, SETTLES_IN_S = 20, 0.3
 
 
 async def messages_until_answered(link: str, widget: str, gesture: dict[str, Any]) -> list[Message[Any]]:
@@ -46,3 +51,23 @@ def test_changes_precede_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert changed_values(of_canvas, "picture")[-1]["microbatches"] == 7
     fields = [field for section in changed_values(of_form, "sections")[-1] for field in section["fields"]]
     assert {field["path"]: field["value"] for field in fields}["pipeline.microbatches"] == 5
+
+
+def test_a_prediction_that_ends_while_the_page_loads_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def load_slowly(link: str) -> None:
+        page = await PageClient.open(link, shows=False)
+        held.let_go()
+        async with asyncio.timeout(ENDS_IN_S):
+            while running_jobs():
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(SETTLES_IN_S)
+            await page.report_shown()
+            await page.receive(has_timeline)
+        await page.leave()
+
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(predictions, "SMALL_WORK", 0)
+    monkeypatch.setattr(predictions, "compute_prediction", held.compute_after_release)
+    serving = server.serve_in_thread(server.read_design(None), "a-token-for-tests")
+    with serving as link, ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(asyncio.run, load_slowly(link)).result()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from bokeh.document import Document
+from bokeh.events import DocumentReady
 
 from meshwave.designer.state import job_processes, predictions
 from meshwave.designer.state.design_session import Session, progress_text
@@ -481,7 +482,9 @@ def test_a_call_waits_until_a_large_timeline_is_sent() -> None:
     session = SimpleNamespace(_subscribed_connections=[connection])
     document, unsent = Document(), [-1]
     document._session_context = lambda: SimpleNamespace(session=session)  # type: ignore[assignment]
-    PageCallbacks(document).call_when_sent(lambda: unsent.append(len(parts)))
+    callbacks = PageCallbacks(document)
+    document.callbacks.trigger_event(DocumentReady())
+    callbacks.call_when_sent(lambda: unsent.append(len(parts)))
 
     call: Any = document.session_callbacks[0].callback
     asyncio.run(call())
