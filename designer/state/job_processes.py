@@ -28,8 +28,8 @@ from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.progress import report_progress_to
 
-PROGRESS_INTERVAL_S = 0.25
-"""Interval of progress reports; a shorter job reports none."""
+PROGRESS_INTERVAL_S = 0.5
+"""Interval of progress reports; a shorter job reports none, since the page would draw it while the job computes."""
 IDLE_S = 60.0
 """Seconds after which a process that waits for the next function ends and frees its memory."""
 _CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
