@@ -60,9 +60,8 @@ class PageCallbacks:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self._is_loaded = False
         self._waiting: list[Callable[[], Any]] = []
-        document.on_event(DocumentReady, self._on_loaded)
+        document.on_event(DocumentReady, self._call_waiting)
 
     def __call__(self, call: Callable[[], None]) -> None:
         """Schedule a callback."""
@@ -71,13 +70,14 @@ class PageCallbacks:
             self.document.add_next_tick_callback(partial(self._run, call))
 
     def _run(self, call: Callable[[], Any]) -> Any:
-        if self._is_loaded or not _connections(self.document):
+        from panel.io.state import state  # imported here since the processes of jobs run without Panel
+
+        if state._connected.get(self.document) or not _connections(self.document):
             return call()
         self._waiting.append(call)
         return None
 
-    def _on_loaded(self, _: Event) -> None:
-        self._is_loaded = True
+    def _call_waiting(self, _: Event) -> None:
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             self(call)

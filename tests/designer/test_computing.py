@@ -8,6 +8,7 @@ import queue
 import re
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from bokeh.document import Document
-from bokeh.events import DocumentReady
+from panel.io.state import state
 
 from meshwave.designer.state import job_processes, predictions
 from meshwave.designer.state.design_session import Session, progress_text
@@ -482,11 +483,11 @@ def test_a_call_waits_until_a_large_timeline_is_sent() -> None:
     session = SimpleNamespace(_subscribed_connections=[connection])
     document, unsent = Document(), [-1]
     document._session_context = lambda: SimpleNamespace(session=session)  # type: ignore[assignment]
-    callbacks = PageCallbacks(document)
-    document.callbacks.trigger_event(DocumentReady())
-    callbacks.call_when_sent(lambda: unsent.append(len(parts)))
+    state._connected[document] = True
+    PageCallbacks(document).call_when_sent(lambda: unsent.append(len(parts)))
 
     call: Any = document.session_callbacks[0].callback
-    asyncio.run(call())
+    with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
+        elsewhere.submit(asyncio.run, call()).result()
 
     assert unsent == [-1, 0]
