@@ -10,7 +10,7 @@ import param
 from meshwave.designer.state.design_edits import reset_stage_settings
 from meshwave.designer.state.file_work import FileWork
 from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, Progress
-from meshwave.designer.state.jobs import Later, Listener, PageCallbacks, run_now
+from meshwave.designer.state.jobs import Later, Listener, run_now
 from meshwave.designer.state.library import new_id
 from meshwave.designer.state.predictions import Outcome, Predictions, compute_outcome
 from meshwave.designer.state.shared_design import Member, Presence, Replaced
@@ -133,8 +133,7 @@ class Session(param.Parameterized):
             is_scheduled = bool(self._due)
             self._due[call] = None
             if not is_scheduled:
-                later = self._later.call_when_sent if isinstance(self._later, PageCallbacks) else self._later or run_now
-                later(self._make_due_calls)
+                (self._later or run_now)(self._make_due_calls)
 
         self.param.watch(schedule, names)
 

@@ -54,47 +54,38 @@ def run_now(call: Callable[[], None]) -> None:
 class PageCallbacks:
     """A :data:`Later` for the event loop of a page; after the page is closed it drops its callbacks.
 
-    While a browser loads the page, callbacks wait: Panel drops changes between the time at which the browser gets the
-    document and the time at which it has shown it.
+    Callbacks wait while a browser loads the page, since Panel drops changes between the time at which the browser gets the
+    document and the time at which it has shown it. They also wait until earlier changes have been sent: a large timeline
+    is sent in parts while the event loop is free.
     """
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self._waiting: list[Callable[[], Any]] = []
-        document.on_event(DocumentReady, self._call_waiting)
+        self._waiting: list[Callable[[], None]] = []  # while the page is loaded
+        document.on_event(DocumentReady, self._schedule_waiting)
 
     def __call__(self, call: Callable[[], None]) -> None:
         """Schedule a callback."""
         # A session may end at any moment of the calling thread. Bokeh then deletes the attributes of its document.
         with suppress(AttributeError):
-            self.document.add_next_tick_callback(partial(self._run, call))
+            self.document.add_next_tick_callback(partial(self._run, call))  # type: ignore[arg-type]  # Bokeh awaits it
 
-    def _run(self, call: Callable[[], Any]) -> Any:
-        from panel.io.state import state  # imported here since the processes of jobs run without Panel
+    async def _run(self, call: Callable[[], None]) -> None:
+        from panel.io.state import set_curdoc, state  # imported here since the processes of jobs run without Panel
 
-        if state._connected.get(self.document) or not _connections(self.document):
-            return call()
-        self._waiting.append(call)
-        return None
+        if _connections(self.document) and not state._connected.get(self.document):
+            self._waiting.append(call)
+            return
+        end = time.monotonic() + LONGEST_SENDING_S
+        while _is_sending(self.document) and time.monotonic() < end:
+            await asyncio.sleep(SENDING_INTERVAL_S)
+        with set_curdoc(self.document):  # Bokeh sets it for functions, but not for coroutines
+            call()
 
-    def _call_waiting(self, _: Event) -> None:
+    def _schedule_waiting(self, _: Event) -> None:
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             self(call)
-
-    def call_when_sent(self, call: Callable[[], None]) -> None:
-        """Schedule a callback for the time at which earlier changes have been sent to the page.
-
-        A large timeline is sent in parts while the event loop is free.
-        """
-
-        async def wait() -> None:
-            end = time.monotonic() + LONGEST_SENDING_S
-            while _is_sending(self.document) and time.monotonic() < end:
-                await asyncio.sleep(SENDING_INTERVAL_S)
-            call()
-
-        self(wait)  # type: ignore[arg-type]  # Bokeh also awaits coroutines
 
 
 def _is_sending(document: Document) -> bool:

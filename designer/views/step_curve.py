@@ -8,9 +8,8 @@ SHOWN_VALUES = 600
 class StepCurve:
     """The values of all steps, reduced to at most ``most`` values that give the same picture.
 
-    Steps are divided into equal intervals; of each interval, the lowest and the highest value are kept in their
-    order. The first
-    and the last value are always kept.
+    Steps are divided into equal intervals; of each interval, the lowest and the highest value are kept in their order. The
+    first and the last value are always kept.
     """
 
     def __init__(self, most: int = SHOWN_VALUES) -> None:

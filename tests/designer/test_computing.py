@@ -481,13 +481,13 @@ def test_a_call_waits_until_a_large_timeline_is_sent() -> None:
 
     connection = SimpleNamespace(_socket=SimpleNamespace(ws_connection=SimpleNamespace(stream=Stream())))
     session = SimpleNamespace(_subscribed_connections=[connection])
-    document, unsent = Document(), [-1]
+    document, unsent = Document(), list[tuple[int, bool]]()
     document._session_context = lambda: SimpleNamespace(session=session)  # type: ignore[assignment]
     state._connected[document] = True
-    PageCallbacks(document).call_when_sent(lambda: unsent.append(len(parts)))
+    PageCallbacks(document)(lambda: unsent.append((len(parts), state.curdoc is document)))
 
     call: Any = document.session_callbacks[0].callback
     with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
         elsewhere.submit(asyncio.run, call()).result()
 
-    assert unsent == [-1, 0]
+    assert unsent == [(0, True)], "nothing is unsent, and Panel sends the changes of the call at once"
