@@ -130,6 +130,7 @@ def test_a_mesh_is_drawn_moved_and_stretched_on_folded_nodes(page: Page, session
 
     drag(page, point(page, 1024), point(page, 1024 + 3 * fold))
     eventually(page, lambda: nodes_of(session, 1) == (1024 + 3 * fold, 1024 + 5 * fold - 1))
+    eventually(page, lambda: first_node_on_page(page, 1) == 1024 + 3 * fold)
 
     x, y = centre(page.locator('.mw-handle[data-handle="se"]'))
     drag(page, (x, y), point(page, 1024 + 5 * fold))

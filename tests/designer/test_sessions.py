@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from bokeh.document import Document
 from bokeh.server.session import ServerSession
+from bokeh.util.token import get_session_id
 from tornado.ioloop import PeriodicCallback
 
 from meshwave.designer.bench.page_client import SESSION_TOKEN, PageClient
@@ -117,17 +118,19 @@ async def visit(link: str) -> None:
 
 
 def test_a_tab_that_is_closed_while_it_connects_leaves_no_session(designer: tuple[str, Studio]) -> None:
-    def sessions() -> list[ServerSession]:
-        gc.collect()
-        return [each for each in gc.get_objects() if type(each) is ServerSession]
-
-    link, of_other_tests = urlsplit(designer[0]), sessions()  # held, so that they stay as many
-    before = len(of_other_tests)
+    link = urlsplit(designer[0])
     connection = HTTPConnection(link.netloc)
     connection.request("GET", f"{link.path}?{link.query}")
     answer = connection.getresponse()
     cookie, found = str(answer.headers["Set-Cookie"]).partition(";")[0], SESSION_TOKEN.search(answer.read().decode())
-    assert found is not None and len(sessions()) == before + 1
+    assert found is not None
+    number = get_session_id(found[1])
+
+    def is_kept() -> bool:
+        gc.collect()
+        return any(type(each) is ServerSession and each.id == number for each in gc.get_objects())
+
+    assert is_kept()
     handshake = [
         f"GET {link.path.rstrip('/')}/ws HTTP/1.1", f"Host: {link.netloc}", f"Origin: http://{link.netloc}",
         f"Cookie: {cookie}", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
@@ -140,7 +143,7 @@ def test_a_tab_that_is_closed_while_it_connects_leaves_no_session(designer: tupl
         while browser.recv(4096):
             pass
 
-    assert wait_until(lambda: len(sessions()) == before)
+    assert wait_until(lambda: not is_kept())
 
 
 @pytest.mark.slow

@@ -17,6 +17,9 @@ MOVED: list[tuple[str, Document, Document, Document]] = [
     ("gpipe", {"dp": 4, "pp": 1}, {"schedule": "expert-parallel", "ep": 2}, {"sharding": "parameters"}),
 ]
 """A schedule, the axes of the meshes, the experts, and training settings."""
+TOLERANCE = {"fp64": 1e-9, "fp32": 2e-4}
+"""Adam divides small gradients by their own size. Their rounding in fp32, which depends on the processor, then moves a
+weight by up to 0.3% of a step of 0.01."""
 
 
 @pytest.mark.parametrize(("schedule", "axes", "experts", "training"), MOVED, ids=case_name)
@@ -35,4 +38,5 @@ def test_training_with_moved_experts_equals_one_process(
     assert all(outcome["moved"] == moved for outcome in outcomes)
     assert moved and any(seconds)
     assert all(change["load_after"] < change["load_before"] for change in moved)
-    assert_equal(outcomes, unsharded_reference(document), training.get("precision", "fp64"))
+    tolerance = TOLERANCE[training.get("precision", "fp64")]
+    assert_equal(outcomes, unsharded_reference(document), tolerance=tolerance)
