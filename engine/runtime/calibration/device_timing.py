@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -19,6 +22,8 @@ CPU_MATRIX_SIDE, ACCELERATOR_MATRIX_SIDE = 1536, 8192
 CPU_COPY_BYTES = (2**18, 2**21, 2**23, 2**25)
 ACCELERATOR_COPY_BYTES = (2**20, 2**24, 2**27, 2**30)
 REPETITIONS = 9
+LONGEST_S = 2.0
+"""Seconds after which a matrix product is neither repeated nor enlarged: a CPU may be 25 times slower in bf16."""
 
 
 def time_optimizers(precision: str, device: torch.device) -> Iterator[dict[str, Any]]:
@@ -46,11 +51,17 @@ def time_optimizers(precision: str, device: torch.device) -> Iterator[dict[str, 
 
 
 def matrix_flops_per_s(precision: str, device: torch.device) -> float:
-    """Return the rate of a large matrix product in FLOP/s."""
-    side = ACCELERATOR_MATRIX_SIDE if is_accelerator(device) else CPU_MATRIX_SIDE
-    left, right = torch.randn(2, side, side, device=device, dtype=MESSAGE_DTYPES[precision])
-    product = torch.empty_like(left)
-    return 2 * side**3 / min(_time_calls(lambda: torch.matmul(left, right, out=product), make_clock(device)))
+    """Return the rate of a large matrix product in FLOP/s, or of the largest one that does not take seconds."""
+    largest = ACCELERATOR_MATRIX_SIDE if is_accelerator(device) else CPU_MATRIX_SIDE
+    clock, rate = make_clock(device), 0.0
+    for side in (largest // 8, largest // 4, largest // 2, largest):
+        left, right = torch.randn(2, side, side, device=device, dtype=MESSAGE_DTYPES[precision])
+        multiply = partial(torch.matmul, left, right, out=torch.empty_like(left))
+        seconds = min(_time_calls(multiply, clock, LONGEST_S))
+        rate = 2 * side**3 / seconds
+        if 8 * seconds > LONGEST_S:  # as the next one would take
+            break
+    return rate
 
 
 def time_copies(device: torch.device) -> Iterator[tuple[float, float]]:
@@ -61,12 +72,15 @@ def time_copies(device: torch.device) -> Iterator[tuple[float, float]]:
         yield float(size), median(_time_calls(lambda source=source, target=target: target.copy_(source), clock))  # type: ignore[misc]
 
 
-def _time_calls(work: Callable[[], object], clock: Clock) -> list[float]:
-    """Return the times of several calls in seconds, without the first, which warms up."""
+def _time_calls(work: Callable[[], object], clock: Clock, longest_s: float = math.inf) -> list[float]:
+    """Return the times of several calls in seconds, without the first, which warms up.
+
+    No call starts after ``longest_s`` seconds, except the first two.
+    """
     work()
     clock.begin()
-    stamps = [clock.stamp()]
-    for _ in range(REPETITIONS):
+    stamps, start = [clock.stamp()], time.perf_counter()
+    while len(stamps) == 1 or (len(stamps) <= REPETITIONS and time.perf_counter() - start < longest_s):
         work()
         stamps.append(clock.stamp())
     times = clock.nanoseconds(stamps)
