@@ -83,6 +83,25 @@ def test_a_calibration_in_bf16_measures_updates_with_and_without_master_weights(
     assert all(seconds > 0 for line in lines for _, seconds in line.samples)
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("longest_s", "sides"), [(0.0, [192] * 2), (1e9, [192] * 10 + [384] * 10 + [768] * 10 + [1536] * 10)]
+)
+def test_a_matrix_product_is_neither_enlarged_nor_repeated_once_it_is_slow(
+    longest_s: float, sides: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from meshwave.engine.runtime.calibration import device_timing
+
+    multiplied: list[int] = []
+    monkeypatch.setattr(device_timing, "LONGEST_S", longest_s)
+    monkeypatch.setattr(torch, "matmul", lambda left, right, out: multiplied.append(len(left)))
+
+    assert device_timing.matrix_flops_per_s("fp32", torch.device("cpu")) > 0
+    assert multiplied == sides
+
+
 def test_progress_is_reported_and_never_decreases(measured: Measured) -> None:
     shares = [progress.share for progress in measured[1]]
 
