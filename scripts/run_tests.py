@@ -15,6 +15,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".pytest_cache/v"
+LAST_FAILED, INTERNAL_ERRORS = "cache/lastfailed", "meshwave/internal_errors"
+"""Records in the cache: names of failed tests; texts of internal errors, which ``tests/resume.py`` writes."""
 FAILED, INTERNAL_ERROR = 1, 3
 """Exit statuses of pytest: tests failed; pytest or a plugin failed."""
 MANY = 20
@@ -23,18 +25,18 @@ MANY = 20
 
 def main(arguments: list[str]) -> int:
     """Run the tests, complete and repeat them where necessary, and return the exit status."""
-    for record in ("cache/lastfailed", "meshwave/internal_errors"):
+    for record in (LAST_FAILED, INTERNAL_ERRORS):
         (CACHE / record).unlink(missing_ok=True)  # results of earlier runs
     status = run_pytest(arguments)
-    errors = recorded("meshwave/internal_errors") if status == INTERNAL_ERROR else []
+    errors = read_record(INTERNAL_ERRORS) if status == INTERNAL_ERROR else []
     if errors:
         print("\nrunning the tests that had not finished before the internal error", flush=True)
         status = run_pytest([*arguments, "--resume"])
-    failed = sorted(recorded("cache/lastfailed"))
+    failed = sorted(read_record(LAST_FAILED))
     if failed and status in (0, FAILED):  # 0 if only tests before an internal error failed
         status = FAILED if len(failed) > MANY else repeat(failed)
-    for error in errors[:1]:  # others follow from it
-        print(f"flaky: an internal error ended the first run of the tests\n{error}", flush=True)
+    if errors and status != INTERNAL_ERROR:  # the first error is the cause of the others
+        print(f"flaky: an internal error ended the first run of the tests\n{errors[0]}", flush=True)
     return status
 
 
@@ -42,7 +44,7 @@ def repeat(failed: list[str]) -> int:
     """Run failed tests once more, print those that pass, and return the exit status."""
     print(f"\nrunning {len(failed)} failed tests once more, alone", flush=True)
     status = run_pytest(["-p", "no:xdist", "--last-failed", "--last-failed-no-failures", "none"])
-    still = recorded("cache/lastfailed") if status else []
+    still = read_record(LAST_FAILED) if status else []
     for name in failed:
         if name not in still:
             print(f"flaky: {name} failed, and passed when it ran alone", flush=True)
@@ -55,8 +57,8 @@ def run_pytest(arguments: list[str]) -> int:
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
-def recorded(name: str) -> Any:
-    """Return what the last run of pytest recorded under this name of its cache, or an empty list."""
+def read_record(name: str) -> Any:
+    """Return a record of the last run of pytest, or an empty list if there is none."""
     try:
         return json.loads((CACHE / name).read_bytes())
     except (OSError, ValueError):

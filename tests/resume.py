@@ -1,12 +1,11 @@
-"""A plugin of pytest that records which tests have finished, so that a run that broke off can be completed."""
+"""A plugin of pytest that records which tests have finished, so that a run that an internal error ended can be completed."""
 
 from __future__ import annotations
 
 import pytest
 
 OPTION = "--resume"
-FINISHED = "meshwave/finished"
-ERRORS = "meshwave/internal_errors"
+FINISHED, INTERNAL_ERRORS = "meshwave/finished", "meshwave/internal_errors"
 """Keys in the cache of pytest: names of tests that passed, failed or were skipped; texts of internal errors."""
 
 
@@ -44,7 +43,7 @@ class Record:
     def pytest_sessionfinish(self) -> None:
         assert self._config.cache is not None
         self._config.cache.set(FINISHED, sorted(self._finished))
-        self._config.cache.set(ERRORS, self._errors)
+        self._config.cache.set(INTERNAL_ERRORS, self._errors)
 
 
 def _finished(config: pytest.Config) -> set[str]:

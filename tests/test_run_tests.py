@@ -24,7 +24,7 @@ def test_fails_once(been_here=Path(__file__).with_name("been_here")):
     assert was_here
 """
 
-INTERNAL_ERROR = """
+BROKEN_PLUGIN = """
 from pathlib import Path
 
 def pytest_runtest_logstart(nodeid, been_here=Path(__file__).with_name("error")):
@@ -91,10 +91,10 @@ def test_a_passing_test_runs_once(script: ModuleType, tmp_path: Path, capfd: pyt
 
 
 @pytest.mark.slow
-def test_the_tests_that_an_internal_error_stopped_run_afterwards(
+def test_tests_that_had_not_finished_before_an_internal_error_run_afterwards(
     script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "conftest.py").write_text(INTERNAL_ERROR)
+    (tmp_path / "conftest.py").write_text(BROKEN_PLUGIN)
     (tmp_path / "test_it.py").write_text(THREE)
 
     assert script.main(["-q", "-p", "xdist.plugin", "-n", "1"]) == 0
@@ -107,7 +107,7 @@ def test_the_tests_that_an_internal_error_stopped_run_afterwards(
 def test_a_test_that_failed_before_an_internal_error_is_repeated(
     script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "conftest.py").write_text(INTERNAL_ERROR)
+    (tmp_path / "conftest.py").write_text(BROKEN_PLUGIN)
     (tmp_path / "test_it.py").write_text("def test_first():\n    assert False\n\ndef test_second():\n    pass\n")
 
     assert script.main(["-q"]) == 1
@@ -115,8 +115,9 @@ def test_a_test_that_failed_before_an_internal_error_is_repeated(
 
 
 @pytest.mark.slow
-def test_a_second_internal_error_fails(script: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(INTERNAL_ERROR.replace("and not been_here.exists()", ""))
+def test_a_second_internal_error_fails(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "conftest.py").write_text(BROKEN_PLUGIN.replace("and not been_here.exists()", ""))
     (tmp_path / "test_it.py").write_text(THREE)
 
     assert script.main(["-q"]) == script.INTERNAL_ERROR
+    assert "flaky" not in capfd.readouterr().out

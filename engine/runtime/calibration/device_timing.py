@@ -59,7 +59,7 @@ def matrix_flops_per_s(precision: str, device: torch.device) -> float:
         multiply = partial(torch.matmul, left, right, out=torch.empty_like(left))
         seconds = min(_time_calls(multiply, clock, LONGEST_S))
         rate = 2 * side**3 / seconds
-        if 8 * seconds > LONGEST_S:  # as the next one would take
+        if 8 * seconds > LONGEST_S:  # the next one takes eight times as long
             break
     return rate
 

@@ -83,7 +83,6 @@ def test_a_calibration_in_bf16_measures_updates_with_and_without_master_weights(
     assert all(seconds > 0 for line in lines for _, seconds in line.samples)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("longest_s", "sides"), [(0.0, [192] * 2), (1e9, [192] * 10 + [384] * 10 + [768] * 10 + [1536] * 10)]
 )
