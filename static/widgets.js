@@ -1,5 +1,6 @@
 // All widgets by the path of their module. Pages load this module, or the bundle of it if there is one.
 
+import { keepClicks } from "./kit/clicks.js";
 import { loadFont } from "./kit/font.js";
 import { startTranslation } from "./kit/language.js";
 
@@ -31,6 +32,8 @@ export { render as "start/start.js" } from "./start/start.js";
 export { render as "timeline/timeline.js" } from "./timeline/timeline.js";
 export { render as "transfer/transfer.js" } from "./transfer/transfer.js";
 export { render as "wave/wave.js" } from "./wave/wave.js";
+
+keepClicks();
 
 /**
  * Resolved when widgets can be shown. This is no await of the module: where several widgets import a module that

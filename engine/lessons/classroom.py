@@ -123,8 +123,9 @@ class Classroom:
 
     def _execute(self, statement: str, *values: object) -> int:
         """Execute a statement that changes the workshop, and return the number of changed rows."""
+        changed = self._db.execute(statement, values).rowcount
         self.changes += 1
-        return self._db.execute(statement, values).rowcount
+        return changed
 
     def _new_code(self) -> str:
         code = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))

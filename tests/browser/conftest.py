@@ -321,4 +321,4 @@ def drawn(stage: Stage) -> Drawn:
 
     page = stage.show(chart, SIZE)
     page.wait_for_function("window.meshwaveTimeline")
-    return Drawn(page, made, pins)
+    return Drawn(page, made, pins, stage.run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,15 @@ RECORD_TEXTS = """() => {
 class Drawn:
     """A chart on a page of its own, and its debug object."""
 
-    def __init__(self, page: Page, charts: list[TimelineChart], pins: list[Pin | None]) -> None:
-        self.page, self._charts, self.pins = page, charts, pins
+    def __init__(
+        self,
+        page: Page,
+        charts: list[TimelineChart],
+        pins: list[Pin | None],
+        run: Callable[[Callable[[], object]], object] = lambda change: change(),
+    ) -> None:
+        """``run`` calls a function that changes the chart, in the thread of the page where that matters."""
+        self.page, self._charts, self.pins, self._run = page, charts, pins, run
 
     @property
     def chart(self) -> TimelineChart:
@@ -47,10 +54,14 @@ class Drawn:
         self.page.wait_for_function(f"(chart => {condition})(window.meshwaveTimeline)")
 
     def show(self, *layers: Any, stale: str = "") -> None:
-        self.chart.show(layers, stale)
+        self._run(lambda: self.chart.show(layers, stale))
         spans = [len(layer.timeline) for layer in layers]
         self.wait_until(f"String(chart.layers.map(layer => layer.count)) === '{','.join(map(str, spans))}'")
         self.wait_for_paint_of_state()
+
+    def change(self, **parameters: Any) -> None:
+        """Set parameters of the chart."""
+        self._run(lambda: self.chart.param.update(**parameters))
 
     def wait_for_paint_of_state(self) -> None:
         """Wait until the requested state is painted."""

@@ -118,7 +118,9 @@ def seen_layers(page: Page) -> list[int]:
 # the cluster
 
 
-def test_a_mesh_is_drawn_moved_resized_and_deleted_by_pointer(page: Page, draw: Callable[..., Session]) -> None:
+def test_a_mesh_is_drawn_moved_resized_and_deleted_by_pointer(
+    page: Page, draw: Callable[..., Session], stage: Stage
+) -> None:
     session = draw(document())
 
     drag(page, centre(device(page, 2)), centre(device(page, 6)))
@@ -136,11 +138,13 @@ def test_a_mesh_is_drawn_moved_resized_and_deleted_by_pointer(page: Page, draw: 
     page.keyboard.press("Delete")
     eventually(page, lambda: len(seen_pixels(page)) == 4)
     for _ in range(4):
-        session.undo()
+        stage.run(session.undo)
     assert devices(session) == [[0], [1], [4], [5]]
 
 
-def test_a_gesture_shows_its_effect_and_escape_cancels_it(page: Page, draw: Callable[..., Session]) -> None:
+def test_a_gesture_shows_its_effect_and_escape_cancels_it(
+    page: Page, draw: Callable[..., Session], stage: Stage
+) -> None:
     session = draw(document())
 
     press_and_drag(page, centre(device(page, 2)), centre(device(page, 3)))
@@ -152,7 +156,7 @@ def test_a_gesture_shows_its_effect_and_escape_cancels_it(page: Page, draw: Call
     expect(page.locator(".mw-ghost")).to_have_count(0)
     drag(page, centre(device(page, 2)), centre(device(page, 3)))
     eventually(page, lambda: seen_pixels(page)[4:] == [[2, 3]])
-    session.undo()
+    stage.run(session.undo)
     assert session.history[0] == "", "Escape must not leave an edit"
 
 
@@ -184,7 +188,7 @@ def test_the_nodes_of_a_launch_target_say_in_words_whether_they_are_free(stage: 
     expect(device(page, 0)).to_have_attribute("aria-label", re.compile(r"Device 0, node 0, .*, n1, in use"))
     line.get_by_role("button", name="Refresh").click()
     eventually(page, lambda: refreshed == ["asked"])
-    canvas.show(document())
+    stage.run(lambda: canvas.show(document()))
     expect(line).to_be_hidden()
     expect(page.locator(".mw-node-state")).to_have_count(0)
 
@@ -401,16 +405,15 @@ def test_256_devices_and_512_stages_stay_inside_their_boxes(page: Page, draw: Ca
 
 
 def test_meshes_and_stages_that_differ_from_the_pinned_design_are_marked(
-    page: Page, draw: Callable[..., Session]
+    page: Page, draw: Callable[..., Session], stage: Stage
 ) -> None:
     session = draw(document(meshes=[[0], [1], [2], [4], [5]]))
     line = page.get_by_role("group", name="Differences from the pinned design").first
     expect(line).to_be_hidden()
 
-    session.pin()
-    session.edit(
-        "", document(meshes=[[0], [3], [2, 6], [4]], stages=[5, 3, 4, 4, 4, 4, 4, 4]), "change meshes and layers"
-    )
+    stage.run(session.pin)
+    changed = document(meshes=[[0], [3], [2, 6], [4]], stages=[5, 3, 4, 4, 4, 4, 4, 4])
+    stage.run(lambda: session.edit("", changed, "change meshes and layers"))
 
     expect(line).to_contain_text("1 removed")
     expect(line).to_contain_text("1 moved")
@@ -432,7 +435,7 @@ def test_meshes_and_stages_that_differ_from_the_pinned_design_are_marked(
 
     page.get_by_role("switch", name="Show differences").last.click()
     expect(signs).to_have_count(3)
-    session.end_comparison()
+    stage.run(session.end_comparison)
     expect(line).to_be_hidden()
     expect(signs).to_have_count(0)
 
@@ -444,7 +447,9 @@ def grip_position(page: Page, boundary: int) -> tuple[float, float]:
     return centre(page.locator(f'.mw-grip[data-boundary="{boundary}"] .mw-grip-area'))
 
 
-def test_layers_move_by_dragging_the_boundary_of_two_stages(page: Page, draw: Callable[..., Session]) -> None:
+def test_layers_move_by_dragging_the_boundary_of_two_stages(
+    page: Page, draw: Callable[..., Session], stage: Stage
+) -> None:
     session = draw(document(stages=[4] * 8))
     x, y = grip_position(page, 2)
 
@@ -456,9 +461,9 @@ def test_layers_move_by_dragging_the_boundary_of_two_stages(page: Page, draw: Ca
 
     eventually(page, lambda: seen_layers(page) == [4, 4, 7, 1, 4, 4, 4, 4])
     assert session.history[0] == "move 3 layers from stage 3 to 2"
-    session.undo()
+    stage.run(session.undo)
     assert session.history[0] == "", "Escape must not leave an edit"
-    session.redo()
+    stage.run(session.redo)
     page.get_by_role("button", name="Balance").click()
     eventually(page, lambda: session.design.pipeline.stages is None)
 
@@ -476,7 +481,9 @@ def test_layers_move_by_keyboard_until_one_is_left(page: Page, draw: Callable[..
     eventually(page, lambda: session.design.pipeline.stages[:2] == (2, 6))
 
 
-def test_skip_connections_are_arcs_for_pointer_and_keyboard(page: Page, draw: Callable[..., Session]) -> None:
+def test_skip_connections_are_arcs_for_pointer_and_keyboard(
+    page: Page, draw: Callable[..., Session], stage: Stage
+) -> None:
     design = document()
     design["model"] |= {"kind": "u-transformer", "layers": 12}
     design["pipeline"] = {"schedule": "1f1b", "microbatches": 4, "stages": [3] * 4}
@@ -499,7 +506,7 @@ def test_skip_connections_are_arcs_for_pointer_and_keyboard(page: Page, draw: Ca
     expect(page.get_by_role("img", name="3 skip tensors from stage 0 to stage 3")).to_be_focused()
     page.keyboard.press("ArrowRight")
     expect(told).to_contain_text("with the stage input")
-    session.edit("model.kind", "bert", "no skips")  # and the keyboard is not lost with them
+    stage.run(lambda: session.edit("model.kind", "bert", "no skips"))  # and the keyboard is not lost with them
     expect(arcs).to_have_count(0)
     expect(page.locator('.mw-stage[tabindex="0"]')).to_be_focused()
     expect(page.locator(".mw-stage[data-linked]")).to_have_count(0)
@@ -559,7 +566,7 @@ def test_a_press_that_begins_before_a_redraw_ends_on_the_same_button(page: Page,
     eventually(page, lambda: session.design.pipeline.schedule == cards.first.get_attribute("data-schedule"))
 
 
-def test_stages_are_drawn_again_only_if_they_change(page: Page, draw: Callable[..., Session]) -> None:
+def test_stages_are_drawn_again_only_if_they_change(page: Page, draw: Callable[..., Session], stage: Stage) -> None:
     session = draw(document())
     page.locator(".mw-lane").first.evaluate("lane => lane.toggleAttribute('data-before')")
     before = page.locator(".mw-lane[data-before]")
@@ -571,11 +578,11 @@ def test_stages_are_drawn_again_only_if_they_change(page: Page, draw: Callable[.
     expect(field).to_have_value("6")
     expect(before).to_have_count(1)
 
-    session.edit("pipeline.waves", 5, "more stages than layers")
+    stage.run(lambda: session.edit("pipeline.waves", 5, "more stages than layers"))
     expect(page.locator(".mw-grip")).to_have_count(0)
-    session.edit("pipeline.waves", 1, "one wave")
+    stage.run(lambda: session.edit("pipeline.waves", 1, "one wave"))
     expect(page.locator(".mw-grip")).to_have_count(7)
-    session.edit("pipeline.waves", 2, "two waves")
+    stage.run(lambda: session.edit("pipeline.waves", 2, "two waves"))
     expect(page.locator(".mw-stage")).to_have_count(16)
     expect(before).to_have_count(0)
 

@@ -135,10 +135,14 @@ def test_edit_mode_is_hidden_until_it_is_switched_on(editor: Editor) -> None:
     assert editor.page.evaluate("window.meshwaveTimeline.pinned") is None
 
 
-def test_no_run_is_overlaid_on_an_edited_order(editor: Editor) -> None:
+def test_no_run_is_overlaid_on_an_edited_order(editor: Editor, stage: Stage) -> None:
     session = editor.session
-    session.measured = replace(session.prediction.timeline, source="measured")
-    session.param.trigger("prediction")
+
+    def overlay() -> None:
+        session.measured = replace(session.prediction.timeline, source="measured")
+        session.param.trigger("prediction")
+
+    stage.run(overlay)
     editor.page.wait_for_function("window.meshwaveTimeline.layers.length === 2")
     assert editor.page.evaluate("window.meshwaveTimeline.blockAt(1, 1, 1, 'F', 1)") is None
     alone = editor.page.evaluate("window.meshwaveTimeline.blockAt(1, 1, 1)")["height"]

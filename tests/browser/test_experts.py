@@ -116,7 +116,7 @@ def _canvas(session: Session) -> Any:
     return pn.Column(canvas, margin=0)
 
 
-def test_an_expert_is_dragged_to_another_device_and_the_move_undone(shown: Callable[..., Shown]) -> None:
+def test_an_expert_is_dragged_to_another_device_and_the_move_undone(shown: Callable[..., Shown], stage: Stage) -> None:
     page = shown(experts_document())
 
     press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
@@ -127,7 +127,7 @@ def test_an_expert_is_dragged_to_another_device_and_the_move_undone(shown: Calla
     page.wait_for_edit("move expert 0 to device 3")
     assert page.drawn == [[1], [2, 3], [4, 5], [0, 6, 7]]
     assert page.placement == page.drawn
-    page.session.undo()
+    stage.run(page.session.undo)
     assert page.drawn is None
     eventually(page.page, lambda: page.placement == [[0, 1], [2, 3], [4, 5], [6, 7]])
 
@@ -169,9 +169,11 @@ def test_experts_do_not_move_after_they_appeared(shown: Callable[..., Shown], st
         stage.page.evaluate("own => { window.ResizeObserver = own; }", own)
 
 
-def test_experts_on_other_devices_than_in_the_pinned_design_are_marked(shown: Callable[..., Shown]) -> None:
+def test_experts_on_other_devices_than_in_the_pinned_design_are_marked(
+    shown: Callable[..., Shown], stage: Stage
+) -> None:
     page = shown(experts_document())
-    page.session.pin()
+    stage.run(page.session.pin)
     press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
     page.page.mouse.up()
     page.wait_for_edit("move expert 0 to device 3")
@@ -212,7 +214,7 @@ def test_control_drag_replicates_and_a_second_replica_on_a_device_is_refused(sho
     assert page.last == "replicate expert 0 on device 2"
 
 
-def test_a_rectangle_selects_experts_that_move_together(shown: Callable[..., Shown]) -> None:
+def test_a_rectangle_selects_experts_that_move_together(shown: Callable[..., Shown], stage: Stage) -> None:
     page = shown(experts_document())
     expect(page.chip(1)).to_be_visible()
     box = page.place(0).bounding_box()
@@ -231,18 +233,18 @@ def test_a_rectangle_selects_experts_that_move_together(shown: Callable[..., Sho
 
     page.wait_for_edit("move experts 0, 1, 2 to device 3")
     assert page.drawn == [[], [3], [4, 5], [0, 1, 2, 6, 7]]
-    page.session.undo()
+    stage.run(page.session.undo)
     assert page.drawn is None
 
 
-def test_escape_cancels_a_drag(shown: Callable[..., Shown]) -> None:
+def test_escape_cancels_a_drag(shown: Callable[..., Shown], stage: Stage) -> None:
     page = shown(experts_document())
     press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
     page.page.keyboard.press("Escape")
     page.page.mouse.up()
     drag(page.page, centre(page.chip(1)), centre(page.place(3)))
     page.wait_for_edit("move expert 1 to device 3")
-    page.session.undo()
+    stage.run(page.session.undo)
     assert page.session.history[0] == "", "what Escape gave up was no edit"
 
 
@@ -331,19 +333,21 @@ def test_terms_of_the_papers_have_tooltips_for_pointer_and_keyboard(shown: Calla
     tip.filter(has_text="Load of an expert").wait_for()  # one stop for them all, then the colours
 
 
-def test_a_layer_that_cannot_be_drawn_shows_the_reason_and_keeps_the_settings(shown: Callable[..., Shown]) -> None:
+def test_a_layer_that_cannot_be_drawn_shows_the_reason_and_keeps_the_settings(
+    shown: Callable[..., Shown], stage: Stage
+) -> None:
     page = shown(experts_document())
     page.page.get_by_role("button", name="Increase replicas").click()
-    page.session.edit("experts.ep", 3, "ep 3")
+    stage.run(lambda: page.session.edit("experts.ep", 3, "ep 3"))
     page.page.get_by_role("alert").filter(
         has_text="groups of ep=3 x esp=1 devices do not divide the 4 devices of mesh A"
     ).wait_for()
-    page.session.undo()
+    stage.run(page.session.undo)
     page.chip(0).wait_for()
     expect(page.page.get_by_label("replicas", exact=True)).to_have_value("2")
 
 
-def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None:
+def test_settings_are_edits_of_the_document(shown: Callable[..., Shown], stage: Stage) -> None:
     page = shown(experts_document())
     for control, item, key, value in (
         ("schedule", "Parm S2", "schedule", "parm-s2"),
@@ -363,7 +367,7 @@ def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None
     page.page.mouse.down()
     sent = page.page.locator('[data-figure="intra"] b')
     before = sent.inner_text()
-    page.session.edit("model.moe.capacity_factor", 3.0, "another edit, while a press is under way")
+    stage.run(lambda: page.session.edit("model.moe.capacity_factor", 3.0, "another edit, while a press is under way"))
     expect(sent).not_to_have_text(before)
     page.page.mouse.up()
     expect(page.page.get_by_role("menuitemradio", name="Zipf", exact=True)).to_have_attribute("aria-checked", "true")
@@ -420,7 +424,7 @@ def test_the_traffic_of_the_layer_is_a_table_that_keys_walk(shown: Callable[...,
     expect(page.locator("dialog.mw-traffic")).not_to_be_visible()
 
 
-def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> None:
+def test_without_experts_one_click_adds_some(shown: Callable[..., Shown], stage: Stage) -> None:
     design = experts_document()
     del design["model"]["moe"], design["experts"]
     page = shown(design)
@@ -430,7 +434,7 @@ def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> Non
     page.wait_for_edit("add experts to the model")
     page.chip(7).wait_for()
     assert page.session.design.model.moe.experts == 8
-    page.session.undo()
+    stage.run(page.session.undo)
     page.page.get_by_text("This model has no experts").wait_for()
     expect(page.page.get_by_role("button", name="Add experts")).to_be_focused()  # what had it is gone
 

@@ -329,7 +329,7 @@ def test_the_table_of_matches_is_cut_after_500_rows(drawn: Drawn) -> None:
 def test_a_note_is_written_at_a_time_and_drawn(drawn: Drawn) -> None:
     notes: list[Any] = []
     drawn.chart.on_note = lambda message: notes.append(message) or ""
-    drawn.chart.can_note = True
+    drawn.change(can_note=True)
     drawn.show(layer(4, 8))
     x, y = drawn.block(1, 1, 2)
 
@@ -344,7 +344,7 @@ def test_a_note_is_written_at_a_time_and_drawn(drawn: Drawn) -> None:
     assert target["start"] == target["end"] > 0
     canvas = drawn.page.locator(".mw-timeline-over")
     assert canvas.evaluate(COUNT_NOTE_PIXELS) == 0
-    drawn.chart.notes = [{**target, "kind": "time", "text": notes[0]["text"], "colour": "#f0e442"}]
+    drawn.change(notes=[{**target, "kind": "time", "text": notes[0]["text"], "colour": "#f0e442"}])
     eventually(drawn.page, lambda: canvas.evaluate(COUNT_NOTE_PIXELS) > 100)
 
 

@@ -82,7 +82,7 @@ def drop_file(page: Page, name: str, content: bytes) -> None:
     )
 
 
-def test_an_uploaded_text_becomes_the_training_data(show: Callable[..., Page], session: Session) -> None:
+def test_an_uploaded_text_becomes_the_training_data(show: Callable[..., Page], session: Session, stage: Stage) -> None:
     page = show()
 
     drop_file(page, "sonnets.txt", "Shall I compare thee — to a summer's day?\n".encode() * 200)
@@ -95,7 +95,7 @@ def test_an_uploaded_text_becomes_the_training_data(show: Callable[..., Page], s
     page.get_by_role("button", name="Use default text").click()
     expect(page.locator(".mw-text-name")).to_have_text("Training text: default")
     assert session.design.training.data is None
-    session.undo()
+    stage.run(session.undo)
     expect(page.locator(".mw-text-name")).to_have_text("Training text: sonnets.txt")
 
 

@@ -184,11 +184,11 @@ def test_control_z_in_a_field_undoes_the_edit_and_updates_the_field(shell: Shell
     eventually(shell.page, lambda: str(shell.session.design.pipeline.microbatches) == entry.input_value())
 
 
-def test_refused_values_are_cleared_when_another_design_is_opened(shell: Shell) -> None:
+def test_refused_values_are_cleared_when_another_design_is_opened(shell: Shell, stage: Stage) -> None:
     shell.type("model.heads", "7")
     expect(shell.words("model.heads")).to_contain_text("heads do not divide")
 
-    shell.session.replace(shell.session.design, "open the same again")
+    stage.run(lambda: shell.session.replace(shell.session.design, "open the same again"))
 
     expect(shell.words("model.heads")).to_have_count(0)
     expect(shell.field("model.heads")).to_have_value("4")
@@ -206,16 +206,16 @@ def test_amounts_are_parsed_and_shown_with_units_and_prefixes(shell: Shell) -> N
     expect(shell.field("cluster.device.memory_bytes")).to_have_value("80 GB")
 
 
-def test_typed_text_is_kept_during_another_edit(shell: Shell) -> None:
+def test_typed_text_is_kept_during_another_edit(shell: Shell, stage: Stage) -> None:
     shell.field("training.steps").fill("77")
 
-    shell.session.edit("pipeline.microbatches", 8, "elsewhere")
+    stage.run(lambda: shell.session.edit("pipeline.microbatches", 8, "elsewhere"))
 
     expect(shell.field("pipeline.microbatches")).to_have_value("8")
     assert shell.field("training.steps").input_value() == "77"
 
 
-def test_a_problem_is_shown_at_its_field_and_a_click_in_the_list_focuses_the_field(shell: Shell) -> None:
+def test_a_problem_is_shown_at_its_field_and_a_click_in_the_list_focuses_the_field(shell: Shell, stage: Stage) -> None:
     shell.type("model.layers", "3")
 
     expect(shell.words("model.layers")).to_contain_text("need at least")
@@ -225,7 +225,7 @@ def test_a_problem_is_shown_at_its_field_and_a_click_in_the_list_focuses_the_fie
     shell.page.locator(".mw-problem").click()
     expect(shell.field("model.layers")).to_be_focused()
 
-    shell.session.undo()
+    stage.run(shell.session.undo)
 
     expect(shell.page.locator(".mw-none")).to_contain_text("No problems")
     expect(shell.words("model.layers")).to_have_count(0)
@@ -243,10 +243,12 @@ def test_a_fix_in_the_list_of_problems_is_applied_with_the_keyboard(shell: Shell
     eventually(shell.page, lambda: shell.session.design.model.layers > 3)
 
 
-def test_a_problem_in_a_folded_section_is_counted_in_the_heading_and_unfolds_the_section(shell: Shell) -> None:
+def test_a_problem_in_a_folded_section_is_counted_in_the_heading_and_unfolds_the_section(
+    shell: Shell, stage: Stage
+) -> None:
     section = shell.page.locator('[data-section="model"]')
     section.locator("summary").click()
-    shell.session.edit("model.layers", 3, "3 layers")
+    stage.run(lambda: shell.session.edit("model.layers", 3, "3 layers"))
 
     expect(section.locator(".mw-flaws")).to_have_text("1 error")
     shell.page.locator(".mw-problem").click()
@@ -328,7 +330,7 @@ def test_a_device_is_chosen_by_name_and_amounts_are_shown_with_units(shell: Shel
     expect(shell.field("cluster.intra_node.bandwidth")).to_have_value("448 GB/s")
 
 
-def test_arrow_keys_in_a_number_field_are_edits_that_are_undone_one_by_one(shell: Shell) -> None:
+def test_arrow_keys_in_a_number_field_are_edits_that_are_undone_one_by_one(shell: Shell, stage: Stage) -> None:
     entry = shell.field("pipeline.waves")
     entry.focus()
 
@@ -336,7 +338,7 @@ def test_arrow_keys_in_a_number_field_are_edits_that_are_undone_one_by_one(shell
     eventually(shell.page, lambda: shell.session.design.pipeline.waves == 1)
     entry.press("ArrowUp")
     eventually(shell.page, lambda: shell.session.history[0] == "waves 2")
-    shell.session.undo()
+    stage.run(shell.session.undo)
     assert shell.session.history == ("waves 1", "waves 2")
 
 
@@ -381,9 +383,9 @@ def test_a_tile_has_a_tooltip_for_pointer_and_keyboard(shell: Shell) -> None:
 # ---- the top bar ----
 
 
-def test_keyboard_shortcuts_of_the_page(shell: Shell) -> None:
+def test_keyboard_shortcuts_of_the_page(shell: Shell, stage: Stage) -> None:
     page, session = shell.page, shell.session
-    session.edit("training.steps", 3, "steps 3")
+    stage.run(lambda: session.edit("training.steps", 3, "steps 3"))
     expect(shell.field("training.steps")).to_have_value("3")
 
     page.keyboard.press("Control+z")
@@ -435,8 +437,8 @@ def test_f1_opens_the_documentation_of_the_element_under_the_pointer(shell: Shel
     opened.value.close()
 
 
-def test_shortcuts_are_ignored_while_the_user_types(shell: Shell) -> None:
-    shell.session.edit("training.steps", 3, "steps 3")
+def test_shortcuts_are_ignored_while_the_user_types(shell: Shell, stage: Stage) -> None:
+    stage.run(lambda: shell.session.edit("training.steps", 3, "steps 3"))
     expect(shell.field("training.steps")).to_have_value("3")
     name = shell.page.get_by_label("Design name")
 
@@ -470,7 +472,7 @@ def test_the_name_is_edited_in_place(shell: Shell) -> None:
     expect(name).to_have_value("Folded twice")
 
 
-def test_a_saved_file_can_be_opened_again(shell: Shell, tmp_path: Path) -> None:
+def test_a_saved_file_can_be_opened_again(shell: Shell, tmp_path: Path, stage: Stage) -> None:
     page, session = shell.page, shell.session
     shell.field("training.steps").fill("5")  # not yet taken over: Ctrl+S does that too
 
@@ -484,7 +486,7 @@ def test_a_saved_file_can_be_opened_again(shell: Shell, tmp_path: Path) -> None:
     assert parse_design(path.read_bytes()) == session.design
     expect(page.get_by_label("Unsaved changes")).to_be_hidden()
 
-    session.edit("training.steps", 9, "steps 9")
+    stage.run(lambda: session.edit("training.steps", 9, "steps 9"))
     expect(page.get_by_label("Unsaved changes")).to_be_visible()
     page.locator('input[type="file"]').set_input_files(path)
     eventually(shell.page, lambda: session.history[0] == "open saved.json")

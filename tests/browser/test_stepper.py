@@ -25,7 +25,8 @@ ANSWERS_AFTER_S = 0.12
 class Slow:
     """The wave canvas on a session with slow edits."""
 
-    def __init__(self) -> None:
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
         self.session = Session(load_design(example("02-two-waves")))
         self.before = self.session.design.pipeline.microbatches
         self.edits: list[int] = []
@@ -49,7 +50,7 @@ class Slow:
         """Return the number of undo steps."""
         steps = 0
         while self.session.history[0]:
-            self.session.undo()
+            self.stage.run(self.session.undo)
             steps += 1
         return steps
 
@@ -61,7 +62,7 @@ def page(stage: Stage) -> Page:
 
 @pytest.fixture
 def slow_page(stage: Stage, page: Page) -> Slow:
-    slow_page = Slow()
+    slow_page = Slow(stage)
     stage.show(slow_page.page)
     page.locator(".mw-stage").first.wait_for()
     return slow_page
@@ -76,7 +77,7 @@ def wait_for_edits(page: Page, slow_page: Slow, presses: int) -> None:
     page.get_by_role("button", name="Increase microbatches").click()
     eventually(page, lambda: slow_page.edits[-1] == slow_page.edits[presses - 1] + 1)
     assert len(slow_page.edits) == presses + 1
-    slow_page.session.undo()
+    slow_page.stage.run(slow_page.session.undo)
     slow_page.edits.pop()
     expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow_page.edits[-1]))
 

@@ -351,7 +351,7 @@ def test_keys_switch_critical_path_memory_transfers_and_links_also_in_python(dra
         eventually(drawn.page, lambda name=name, before=before: getattr(drawn.chart, name) is not before)  # type: ignore[misc]
 
     assert drawn.ask("stats")["counts"]["transfers"] == 0
-    drawn.chart.show_transfers = True
+    drawn.change(show_transfers=True)
     drawn.wait_until("chart.stats.counts.transfers > 0")
 
 
@@ -412,12 +412,12 @@ def test_a_measured_timeline_over_unit_costs_is_compared_by_its_order_only(drawn
 def test_the_last_valid_timeline_stays_below_the_message_about_a_problem(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
-    drawn.chart.stale = "pipeline.waves: 12 stages do not divide over 4 meshes; use 8 or 16"
+    drawn.change(stale="pipeline.waves: 12 stages do not divide over 4 meshes; use 8 or 16")
 
     words = drawn.page.get_by_text("12 stages do not divide")
     words.wait_for(state="visible")
     assert drawn.ask("layers")[0]["ranks"] == 4
-    drawn.chart.stale = ""
+    drawn.change(stale="")
     words.wait_for(state="hidden")
 
 
@@ -425,7 +425,7 @@ def test_a_message_above_the_timeline_does_not_repaint_it(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     before = drawn.ask("stats")["paints"]
 
-    drawn.chart.stale = "Computing: 40%"
+    drawn.change(stale="Computing: 40%")
 
     drawn.page.get_by_text("Computing: 40%").wait_for(state="visible")
     drawn.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
