@@ -90,12 +90,14 @@ export class Tooltip {
     const { asker, live } = this.chart;
     if (this.answer?.layer === layer && this.answer.key === key) return this.showReason(this.answer.words);
     const { place } = this;
+    const told = live.textContent;
     asker.ask(what, layer, question, (found) => {
       const words = found?.words ?? found ?? "";
       this.answer = { layer, key, words };
       if (this.place !== place && what === "limit") return;
       this.showReason(words);
-      if (what === "idle" && this.chart.isFocused && words) live.textContent = `${live.textContent} ${sentence(words)}`;
+      const continues = what === "idle" && this.chart.isFocused && live.textContent === told;
+      if (continues && words) live.textContent = `${told} ${sentence(words)}`;
     });
   }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
+from meshwave.designer.lessons.board import Board
 from meshwave.engine.lessons.classroom import Classroom
 from meshwave.engine.lessons.workshop import read_workshop
 from tests.browser.gestures import centre
@@ -34,12 +35,10 @@ def classroom(tmp_path: Path) -> Iterator[Classroom]:
 @pytest.fixture
 def change(stage: Stage, classroom: Classroom) -> Callable[[Callable[[], Any]], None]:
     """Show the teacher's board, and return a function that changes the workshop and draws the board again."""
-    from meshwave.designer.lessons.board import Board
-
     boards: list[Board] = []
 
     def show() -> Board:
-        boards.append(Board(classroom, "http://localhost", lambda *_: "", lambda _: pytest.fail(), width=1000))
+        boards.append(Board(classroom, "http://localhost", lambda *_: "", lambda _: pytest.fail("shared"), width=1000))
         return boards[0]
 
     stage.show(show)
