@@ -19,7 +19,7 @@ import pytest
 import meshwave as mw
 from meshwave.designer import notebook
 
-from .conftest import ROOT, wait_until
+from .conftest import IDLE, ROOT, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -75,6 +75,8 @@ def test_the_designer_in_a_cell_edits_the_design(page: Page, host: Callable[[str
     assert shown.design == mw.example(NAME)
 
     microbatches = designer.get_by_label("microbatches", exact=True).first
+    microbatches.wait_for()
+    page.frames[-1].wait_for_function(IDLE)
     microbatches.fill("16")
     microbatches.press("Enter")
 

@@ -79,7 +79,7 @@ def test_a_test_that_fails_twice_fails(script: ModuleType, tmp_path: Path, capfd
     (tmp_path / "test_it.py").write_text("def test_wrong():\n    assert False\n")
 
     assert script.main(["-q"]) == 1
-    assert "flaky" not in capfd.readouterr().out
+    assert "flaky: " not in capfd.readouterr().out
 
 
 @pytest.mark.slow
@@ -98,7 +98,8 @@ def test_tests_that_had_not_finished_before_an_internal_error_run_afterwards(
     (tmp_path / "test_it.py").write_text(THREE)
 
     assert script.main(["-q", "-p", "xdist.plugin", "-n", "1"]) == 0
-    assert (tmp_path / "runs").read_text() == "123"
+    # The worker may finish the tests, which it knows already, before it is ended.
+    assert (tmp_path / "runs").read_text() in ("123", "1223", "12323")
     flaky = capfd.readouterr().out.partition("flaky: an internal error ended the first run of the tests\n")[2]
     assert "OSError: a plugin failed" in flaky
 
@@ -120,4 +121,4 @@ def test_a_second_internal_error_fails(script: ModuleType, tmp_path: Path, capfd
     (tmp_path / "test_it.py").write_text(THREE)
 
     assert script.main(["-q"]) == script.INTERNAL_ERROR
-    assert "flaky" not in capfd.readouterr().out
+    assert "flaky: " not in capfd.readouterr().out

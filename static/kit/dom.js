@@ -140,7 +140,8 @@ export function keepFocus(root, change, fallback = null) {
   const at = focusable().indexOf(focused);
   change();
   const left = focusable();
-  if (at < 0 || left.includes(focused)) return;
+  if (left.includes(focused)) return focused.focus(); // it lost the focus if it was taken out and put back
+  if (at < 0) return;
   const next = left[Math.min(at, left.length - 1)] ?? fallback;
   next?.focus();
   if (next && !next.matches("input, select, textarea")) ignoreKeysBriefly(next);

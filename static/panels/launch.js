@@ -104,7 +104,10 @@ class LaunchBar extends Widget {
   drawPlaces() {
     const { places, place, drawing } = this.model;
     this.places.hidden = places.length < 2;
-    this.places.replaceChildren(...places.map(({ name, title }) => h("option", { value: name }, title)));
+    const options = places.map(({ name, title }) => h("option", { value: name }, title));
+    const shown = this.places.options;
+    const isSame = options.length === shown.length && options.every((option, at) => option.isEqualNode(shown[at]));
+    if (!isSame) this.places.replaceChildren(...options); // only then, since a list that is open would close
     this.places.value = place;
     this.drawCluster.hidden = !places.find(({ name }) => name === place)?.drawable;
     this.drawCluster.enable(

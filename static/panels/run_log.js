@@ -16,6 +16,7 @@ export const render = ({ model }) => new RunLog(model).root;
 class RunLog extends Widget {
   followsEnd = true;
   timer = 0;
+  /** How each line of the log is drawn. @type {string[]} */ looks = [];
 
   /** @param {RunLogModel} model */
   constructor(model) {
@@ -82,12 +83,16 @@ class RunLog extends Widget {
     this.log.hidden = !lines.length;
     this.empty.hidden = Boolean(lines.length || this.model.run);
     this.found.textContent = query ? count(lines.length, "line") : "";
-    const parts = lines.flatMap(([process, text]) => [
-      this.model.process === null ? `[${process}] ` : "",
-      ...markMatches(text, query),
-      "\n",
-    ]);
-    this.log.replaceChildren(...parts);
+    const isOfAll = this.model.process === null;
+    const looks = lines.map(([process, text]) => JSON.stringify([isOfAll ? process : "", text, query]));
+    const [from, to] = changedLines(this.looks, looks);
+    for (const line of [...this.log.children].slice(from, to)) line.remove();
+    const added = lines.slice(from + this.looks.length - to);
+    const prefix = (/** @type {number} */ process) => (isOfAll ? `[${process}] ` : "");
+    this.log.append(
+      ...added.map(([process, text]) => h("span", {}, prefix(process), ...markMatches(text, query), "\n")),
+    );
+    this.looks = looks;
     if (this.followsEnd) this.scrollToEnd();
   }
 
@@ -95,6 +100,19 @@ class RunLog extends Widget {
     this.log.scrollTop = this.log.scrollHeight;
     this.toEnd.hidden = true;
   }
+}
+
+/**
+ * The first line that a log drops as it grows and the line after the last one; further lines are appended. The lines
+ * that stay are not drawn again, so that selected text stays selected.
+ * @param {string[]} before @param {string[]} after
+ */
+export function changedLines(before, after) {
+  let from = 0;
+  while (from < before.length && before[from] === after[from]) from++;
+  let to = from;
+  while (!before.slice(to).every((line, at) => line === after[from + at])) to++;
+  return [from, to];
 }
 
 /** A line with each occurrence of `query` marked. @param {string} text @param {string} query */

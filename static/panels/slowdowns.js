@@ -68,6 +68,7 @@ class Slowdowns extends Widget {
     model.on("result", () => this.drawResult());
     this.drawStragglers();
     this.drawLinks();
+    this.drawFields();
     this.drawResult();
   }
 
@@ -104,8 +105,11 @@ class Slowdowns extends Widget {
   drawLinks() {
     const { links } = this.model;
     const choices = [["", "none"], ...links].map(([value, title]) => h("option", { value }, title));
-    this.inputs.link.replaceChildren(...choices);
-    this.drawFields();
+    const { link } = this.inputs;
+    const chosen = link.value;
+    link.replaceChildren(...choices);
+    link.value = chosen;
+    if (link.selectedIndex < 0) link.value = ""; // the design has no longer this link
   }
 
   drawFields() {

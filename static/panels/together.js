@@ -24,6 +24,7 @@ class Together extends Widget {
   notices = h("div.mw-replaced", { role: "status" });
   live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
   refusal = h("p.mw-share-refused", { role: "alert" });
+  ownName = h("input.mw-input", { "aria-label": "Your name", autocomplete: "nickname" });
   /** Names of the people before the last change. @type {string[] | null} */ names = null;
 
   /** @param {TogetherModel} model */
@@ -184,12 +185,10 @@ class Together extends Widget {
 
   nameForm() {
     const own = this.model.people.find((person) => person.self);
-    const field = h("input.mw-input", {
-      "aria-label": "Your name",
-      value: own?.name ?? "",
-      maxlength: this.model.longest_name,
-      autocomplete: "nickname",
-    });
+    const field = this.ownName;
+    const name = own?.name ?? "";
+    if (name !== field.defaultValue) field.value = field.defaultValue = name; // else what is typed stays
+    field.maxLength = this.model.longest_name;
     const form = h("form.mw-share-link", {}, field, h("button.mw-button", { type: "submit" }, "Change my name"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();

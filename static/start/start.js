@@ -34,6 +34,7 @@ export const render = ({ model }) => new Start(model).root;
 /** @extends {Widget<StartModel>} */
 class Start extends Widget {
   leaving = new AbortController(); // removes the listeners outside the page
+  isEditing = false; // true while a card has a text field
   tag = ""; // the tag by which designs are filtered; "" shows all designs
   /** @type {DesignCard | null} */ compared = null; // the design with which another design is to be compared
   created = h("div.mw-start-grid.mw-start-new");
@@ -150,6 +151,7 @@ class Start extends Widget {
   }
 
   drawDesigns() {
+    if (this.isEditing) return;
     /** @type {DesignCard[]} */
     const all = plainData(this.model, "designs");
     const tags = [...new Set(all.flatMap((card) => card.tags ?? []))].sort();
@@ -267,7 +269,7 @@ class Start extends Widget {
   }
 
   /**
-   * Show a text field on a card; Enter commits.
+   * Show a text field on a card, whose text counts unless Escape is pressed. Until then the cards are not drawn again.
    * @param {HTMLElement} element @param {string} label @param {string | undefined} value
    * @param {(value: string) => void} commit
    */
@@ -275,12 +277,19 @@ class Start extends Widget {
     const attributes = { "aria-label": label, placeholder: label, value, maxlength: this.model.longest_name };
     const field = h("input.mw-start-edit", attributes);
     field.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") commit(field.value);
+      if (event.key === "Escape") field.value = field.defaultValue;
       if (event.key !== "Enter" && event.key !== "Escape") return;
       consume(event);
       field.blur();
     });
-    field.addEventListener("blur", () => field.remove());
+    field.addEventListener("blur", () => {
+      if (!document.hasFocus()) return; // another window has the focus
+      this.isEditing = false;
+      field.remove();
+      if (field.value !== field.defaultValue) commit(field.value);
+      this.drawDesigns();
+    });
+    this.isEditing = true;
     element.append(field);
     field.select();
     field.focus();

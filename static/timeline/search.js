@@ -23,6 +23,8 @@ export class Search {
   /** @type {Layer} */ layer;
   at = -1;
   timer = 0;
+  answered = ""; // text whose matches are known
+  waiting = 0; // step to take when the matches of the current text are known
 
   /** @param {Chart} chart */
   constructor(chart) {
@@ -71,7 +73,7 @@ export class Search {
   close() {
     this.element.hidden = true;
     this.matches.close();
-    this.setQuery(null);
+    this.ask();
     this.chart.stage.focus();
   }
 
@@ -80,12 +82,6 @@ export class Search {
     this.element.hidden = false;
     this.field.value = text;
     this.ask();
-  }
-
-  /** Search again after the timeline changed. */
-  renew() {
-    if (this.text) this.ask();
-    else this.setQuery(null);
   }
 
   /** @param {KeyboardEvent} event */
@@ -97,12 +93,21 @@ export class Search {
     event.preventDefault();
   }
 
+  /** Search for the current text. */
   ask() {
     clearTimeout(this.timer);
     const { openLayer, asker } = this.chart;
     const { text } = this;
-    if (!text || !openLayer) return this.setQuery(null);
-    asker.ask("find", openLayer, { text }, (query, refused) => this.setQuery(query, refused));
+    const answer = (/** @type {Query | null} */ query, refused = "") => {
+      this.answered = text;
+      this.setQuery(query, refused);
+      const { waiting } = this;
+      this.waiting = 0;
+      if (waiting) this.step(waiting);
+    };
+    if (text && openLayer) return asker.ask("find", openLayer, { text }, answer);
+    asker.forget("find");
+    answer(null);
   }
 
   /** @param {Query | null} query @param {string} [refused] */
@@ -128,6 +133,10 @@ export class Search {
 
   /** Go to the next or the previous match; the first step goes to the first match in view. @param {number} by */
   step(by) {
+    if (this.text !== this.answered) {
+      this.waiting = by;
+      return this.ask();
+    }
     const { hits } = this;
     if (!hits.length) return;
     const at = this.at < 0 ? this.firstInView(by) : this.at + by;

@@ -182,7 +182,7 @@ export class Chart {
     this.tooltip.hide();
     this.arrangeRows();
     this.selection.keep(this.data, ratio);
-    this.search.renew();
+    this.search.ask();
     this.edit.onData();
     this.refresh();
     if (this.link && this.hasData) requestAnimationFrame(() => followLink(this, this.link));

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from tests.browser.gestures import wait_for_paint
+from tests.browser.gestures import eventually, wait_for_paint
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -236,9 +236,12 @@ def expect_inside_of(found: Locator, outer: Locator) -> None:
 
 
 def expect_inside(page: Page, found: Locator) -> None:
-    box = found.bounding_box()
-    assert box is not None and page.viewport_size is not None
-    assert box["x"] >= 0 and box["x"] + box["width"] <= page.viewport_size["width"] + 0.5
+    def is_inside() -> bool:
+        box = found.bounding_box()
+        assert box is not None and page.viewport_size is not None
+        return box["x"] >= 0 and box["x"] + box["width"] <= page.viewport_size["width"] + 0.5
+
+    eventually(page, is_inside)
 
 
 def test_experts_fit_into_a_small_window(whole_page: Callable[..., Page]) -> None:

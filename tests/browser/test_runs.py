@@ -17,7 +17,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import runs
 from meshwave.designer.views.error_breakdown import ErrorBreakdown
-from meshwave.designer.views.run_log import RunLog
+from meshwave.designer.views.run_log import SHOWN_LINES, RunLog
 from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design, parse_design
@@ -152,6 +152,8 @@ def test_a_dry_run_is_started_by_keyboard_and_its_timeline_is_overlaid(
         launch = page.locator(".mw-launchbar")
         rehearse = launch.get_by_role("button", name="Dry run")
         expect(rehearse).to_have_attribute("aria-disabled", "false")
+        place = launch.get_by_label("Launch on").locator("option").first
+        place.evaluate("option => (option.isFirst = true)")
 
         launch.get_by_role("button", name="Launch").focus()
         page.keyboard.press("Tab")
@@ -168,6 +170,7 @@ def test_a_dry_run_is_started_by_keyboard_and_its_timeline_is_overlaid(
             expect(launch.locator(".mw-launchbar-words")).to_contain_text("done: 2 steps", timeout=RUN_MS)
         assert len(list(tmp_path.glob("runs/*/design.json"))) == 1
         expect(launch.locator(".mw-launchbar-words")).to_contain_text("dry run, time x")
+        assert place.evaluate("option => option.isFirst"), "a list that was open would have closed"
         expect(page.locator(".mw-run")).to_contain_text("dry run: nothing is computed")
         expect(page.get_by_label("Overlay measured timeline")).to_be_checked()
         page.goto("about:blank")
@@ -190,7 +193,7 @@ def test_the_log_follows_its_end_unless_the_user_scrolled_up(
         with log.open("a") as file, (log.parent / "metrics.jsonl").open("a") as metrics:
             file.write(text)
             metrics.write(json.dumps({"step": 2, "loss": loss, "seconds": 0.1, "tokens_per_s": 1e3}) + "\n")
-        expect(shown).to_contain_text(text.strip(), timeout=20_000)
+        expect(shown).to_contain_text(text.splitlines()[-1], timeout=20_000)
         expect(page.locator(".mw-figure b").first).to_have_text(f"{loss:.4f}")
 
     assert space_below() < 4
@@ -198,11 +201,16 @@ def test_the_log_follows_its_end_unless_the_user_scrolled_up(
     assert space_below() < 4
 
     shown.evaluate("log => (log.scrollTop = 100)")
+    shown.evaluate("log => getSelection().selectAllChildren(log.lastChild)")
     append_log("step 42: and one more\n", 3.25)
     assert shown.evaluate("log => log.scrollTop") == 100
+    assert shown.evaluate("log => log.getRootNode().getSelection().toString().trim()") == "[0] step 41: one more"
+    append_log("".join(f"step {step}: a line\n" for step in range(43, 80)), 3.0)  # more than are shown
+    texts = shown.inner_text().splitlines()
+    assert [texts[0], texts[-1], len(texts)] == ["[0] step 20: a line of the log", "[0] step 79: a line", SHOWN_LINES]
 
     row = page.locator(".mw-run-table tbody tr")
-    expect(row).to_contain_text("3 of 23.2500")
+    expect(row).to_contain_text("3 of 23.0000")
     row.locator(".mw-run-open").focus()
     record.change_state(run, State.CANCELLED, "cancelled after 2 steps")
     expect(row.locator(".mw-state")).to_have_text("cancelled")

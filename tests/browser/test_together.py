@@ -117,8 +117,14 @@ def test_two_people_edit_one_design_and_a_third_one_follows(link: str, visit: Ca
     expect(ben.get_by_label("microbatches", exact=True)).to_have_value("4")
     expect(ben.get_by_label("Design name")).to_have_value("by Ben")
 
-    # The read-only link follows and changes nothing.
+    # The read-only link follows and changes nothing. What another person types meanwhile stays.
+    share_panel(ben)
+    ben.get_by_label("Your name").fill("Benja")
     viewer = visit(view)
+    expect(ben.get_by_role("listitem").filter(has_text="read-only")).to_be_visible()
+    ben.keyboard.type("min")
+    expect(ben.get_by_label("Your name")).to_have_value("Benjamin")
+    ben.keyboard.press("Escape")
     expect(viewer.get_by_text("Read-only", exact=True)).to_be_visible()
     rename(viewer, "by the viewer")
     expect(viewer.get_by_text("this page is read-only")).to_be_visible()
