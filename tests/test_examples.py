@@ -23,6 +23,7 @@ def test_there_are_enough_examples() -> None:
     assert len(examples()) >= 8
 
 
+@pytest.mark.slow
 @every_example
 def test_every_example_opens_simulates_and_fits(path: Path) -> None:
     prediction = predict(load_design(path))
@@ -43,6 +44,7 @@ def test_every_example_is_formatted_as_when_saved(path: Path) -> None:
     assert load_design(path).to_json() == path.read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", published_examples().values(), ids=list(published_examples()))
 def test_a_published_run_is_compared_with_its_prediction_until_it_is_edited(path: Path) -> None:
     design = load_design(path)

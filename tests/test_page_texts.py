@@ -27,6 +27,7 @@ def page_texts() -> Iterator[ModuleType]:
     del sys.modules[spec.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", LANGUAGES)
 def test_a_language_file_has_an_entry_for_each_text_of_the_page_and_no_other(code: str, page_texts: ModuleType) -> None:
     defects = list(page_texts.find_defects(page_texts.read_entries(code), page_texts.page_texts()))

@@ -135,6 +135,7 @@ def parsing(tree: ast.AST) -> Iterator[int]:
             yield node.lineno  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_no_code_parses_a_sentence() -> None:
     assert not [f"{file}:{line}" for file, tree in trees().items() for line in parsing(tree)]
 

@@ -39,6 +39,7 @@ def changed_values(messages: list[Message[Any]], attribute: str) -> list[Any]:
     return [json.loads(event["new"]) for event in events if event.get("attr") == attribute]
 
 
+@pytest.mark.slow
 def test_changes_precede_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     with server.serve_in_thread(server.read_design(None), "a-token-for-tests") as link:
@@ -53,6 +54,7 @@ def test_changes_precede_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {field["path"]: field["value"] for field in fields}["pipeline.microbatches"] == 5
 
 
+@pytest.mark.slow
 def test_a_prediction_that_ends_while_the_page_loads_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def load_slowly(link: str) -> None:
         page = await PageClient.open(link, shows=False)

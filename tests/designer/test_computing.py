@@ -32,6 +32,7 @@ from tests._strategies import document
 from tests.conftest import wait_until
 from tests.designer import held
 
+pytestmark = pytest.mark.slow  # most tests start a process
 GONE_ON_S = 60.0
 
 

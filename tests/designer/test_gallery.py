@@ -96,6 +96,7 @@ def test_a_card_has_the_numbers_of_its_design(design: Design) -> None:
     assert variant_card(present, other)["change"].startswith("−")
 
 
+@pytest.mark.slow
 def test_choosing_a_card_is_one_undo_step(
     gallery: Gallery, session: Session, design: Design, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,8 @@ from meshwave.engine.units import format_time, quantity
 from tests.engine.runs.play import wait_until
 from tests.engine.runs.recorded import record as record_timeline
 
+pytestmark = pytest.mark.slow  # all tests together take ten seconds
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

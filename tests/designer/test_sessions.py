@@ -122,6 +122,7 @@ async def visit(link: str) -> None:
         await launch_and_leave(link)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("designer", [CONNECTING_S], indirect=True)
 def test_a_tab_that_is_closed_while_it_connects_leaves_no_session(designer: tuple[str, Studio]) -> None:
     link = urlsplit(designer[0])

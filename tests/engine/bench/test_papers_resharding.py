@@ -36,6 +36,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.resharding import Mesh, rank_boxes, rewrite_destination
 
+pytestmark = pytest.mark.slow
 TASKS = {1: 2, 2: 2, 3: 4, 4: 64, 5: 4, 6: 4, 7: 4, 8: 4, 9: 4}
 SENDERS = {1: 1, 2: 2, 3: 1, 4: 1, 5: 4 / 3, 6: 1, 7: 1, 8: 1, 9: 1}
 ORDER = {1: 1, 2: 1, 3: 1.5, 4: 1.875, 5: 1.5, 6: 2, 7: 1, 8: 1, 9: 1.5}

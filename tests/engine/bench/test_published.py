@@ -373,6 +373,7 @@ def test_every_constant_of_a_device_has_an_origin():
         assert stated | set(type(kind.constants).model_fields) == set(kind.origin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", published_examples())
 def test_a_published_example_is_the_design_of_its_run_and_is_predicted_within_ten_percent(name):
     design, step = load_design(published_examples()[name]), published_steps()[name]

@@ -223,6 +223,7 @@ def test_the_lesson_of_the_documentation_can_be_taught() -> None:
     assert [str(problem) for _, found in check_steps(lesson) for problem in found] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COURSE)
 def test_every_lesson_of_the_course_can_be_taught(name: str) -> None:
     lesson = find_lesson(name)

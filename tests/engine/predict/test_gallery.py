@@ -41,6 +41,7 @@ def entries(design: Design, *names: str) -> list[Entry]:
 # ---- variants ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples())
 def test_the_own_variant_of_a_design_is_its_prediction(name: str) -> None:
     design = load_design(example(name))
@@ -195,6 +196,7 @@ def test_hanayo_is_fastest_with_many_waves_and_slow_links() -> None:
     assert "the two stages at a reversal are on one mesh" in note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("transfer", "best", "law"), [(0.125, 2, "2"), (0.02, 4, "5")])
 def test_the_best_number_of_waves_is_compared_with_the_formula(transfer: float, best: int, law: str) -> None:
     cost = {"kind": "unit", "forward": 1.0, "backward": 2.0, "transfer": transfer}

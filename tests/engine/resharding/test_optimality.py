@@ -135,6 +135,7 @@ UNEVEN = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "source_spec", "columns", "spec", "shape"), UNEVEN)
 @pytest.mark.parametrize("per_host", [1, 2, 4])
 def test_plans_of_uneven_meshes_are_within_two_percent_of_a_proved_bound(

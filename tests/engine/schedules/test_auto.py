@@ -140,6 +140,7 @@ def uneven_prices(stages: int, ranks: int, seed: int) -> Prices:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 4.0])
 @pytest.mark.parametrize("options", PATHS, ids=str)
 def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, Any], limit: float | None) -> None:

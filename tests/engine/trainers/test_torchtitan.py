@@ -93,6 +93,7 @@ def exported_folder(design: Design, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_settings_are_read_back_as_the_same_design(seed: int, tmp_path: Path) -> None:
     design = draw_design(seed)

@@ -67,6 +67,7 @@ def test_message_sizes_match_the_names_of_the_cases() -> None:
     }
 
 
+@pytest.mark.slow
 def test_more_than_twenty_cases_share_links_that_the_kernel_limits() -> None:
     """The cases use two nodes; in half of them, sharing makes the step longer by a measurable amount."""
     found = list(host_cases.host_cases())
