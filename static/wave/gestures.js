@@ -90,6 +90,17 @@ export class Gestures {
     this.ask();
   }
 
+  /**
+   * Continue the drag after a change elsewhere, such as the costs of an earlier edit, or cancel it if the stages have
+   * changed.
+   * @param {boolean} isSameShape
+   */
+  onChange(isSameShape) {
+    if (!isSameShape) return this.cancel();
+    if (this.trial) this.trial.asked = this.trial.rest; // the page shows the open design again
+    this.ask();
+  }
+
   /** @param {Message} tried the tried layers of every stage and the resulting shares */
   onLayersTried({ layers, shares }) {
     if (!this.trial) return;

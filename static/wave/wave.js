@@ -27,6 +27,7 @@ export class Wave extends Canvas {
   /** @type {SVGGElement[]} */ boxes = [];
   /** @type {Layout} */ layout;
   drawnKey = ""; // the stages that are drawn; see stagesKey
+  shape = ""; // layers, routes and meshes of the last change
 
   /** @param {WaveModel} model */
   constructor(model) {
@@ -91,7 +92,10 @@ export class Wave extends Canvas {
   // ── messages from Python ──
 
   onchange() {
-    if (this.gestures.isActive) this.gestures.cancel();
+    const { layers, routes, meshes } = this.picture;
+    const shape = JSON.stringify([layers, routes, meshes]);
+    if (this.gestures.isActive) this.gestures.onChange(shape === this.shape);
+    this.shape = shape;
     this.endChange();
   }
 

@@ -457,12 +457,22 @@ def test_layers_move_by_dragging_the_boundary_of_two_stages(
     eventually(page, lambda: notice(page, "wave").startswith("stage 2: "))
     page.keyboard.press("Escape")
     page.mouse.up()
-    drag(page, (x, y), (x + 500, y))  # further than there are layers to take
+    press_and_drag(page, (x, y), (x + 40, y))
+    stage.run(lambda: session.edit("pipeline.stages", [5, 3, 4, 4, 4, 4, 4, 4], "others"))  # which ends the drag
+    eventually(page, lambda: seen_layers(page)[:2] == [5, 3])
+    page.mouse.up()
+    stage.run(session.undo)
+    eventually(page, lambda: seen_layers(page) == [4] * 8)
+    press_and_drag(page, (x, y), (x + 40, y))
+    stage.run(lambda: session.edit("pipeline.microbatches", 8, "costs"))  # which does not
+    expect(page.get_by_label("microbatches", exact=True)).to_have_value("8")
+    page.mouse.move(x + 500, y)  # further than there are layers to take
+    page.mouse.up()
 
     eventually(page, lambda: seen_layers(page) == [4, 4, 7, 1, 4, 4, 4, 4])
     assert session.history[0] == "move 3 layers from stage 3 to 2"
     stage.run(session.undo)
-    assert session.history[0] == "", "Escape must not leave an edit"
+    assert session.history[0] == "costs", "Escape and the edit of the stages must not leave an edit"
     stage.run(session.redo)
     page.get_by_role("button", name="Balance").click()
     eventually(page, lambda: session.design.pipeline.stages is None)
