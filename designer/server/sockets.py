@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from bokeh.document import Document
@@ -12,6 +13,7 @@ from bokeh.server.urls import per_app_patterns
 from bokeh.server.views.autoload_js_handler import AutoloadJsHandler
 from panel.io import document as panel_document
 from panel.io.server import WSHandler
+from tornado.websocket import WebSocketClosedError
 
 MESSAGES_PER_S = 300
 """Messages of a page that are read per second in the long run; a drag sends one or two for each frame of the display."""
@@ -47,6 +49,14 @@ class RateLimitedSocket(WSHandler):
         await super()._async_open(token)
         if self._closed_early and self.connection is not None:
             super().on_close()
+
+    def ping(self, data: str | bytes = b"") -> None:
+        """Send a ping, unless the browser has closed the connection.
+
+        Bokeh would then leave the session at once, and the last messages of the page would be lost.
+        """
+        with suppress(WebSocketClosedError):
+            super().ping(data)
 
     def on_close(self) -> None:
         """Leave the session of the page."""

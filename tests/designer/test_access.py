@@ -33,10 +33,15 @@ TOKEN = "a-token-for-tests"
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a designer that is served like ``meshwave serve`` does."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A designer that is served like ``meshwave serve`` does."""
     with serve_page(tmp_path_factory.mktemp("home"), lambda studio: start_user_pages(studio, TOKEN)[0]) as server:
-        yield server.port
+        yield server
+
+
+@pytest.fixture(scope="module")
+def port(server: Any) -> int:
+    return int(server.port)
 
 
 def status(port: int, path: str, **headers: str) -> int:
@@ -70,6 +75,31 @@ def test_messages_beyond_the_rate_wait_and_none_is_lost(port: int, monkeypatch: 
 
     with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
         assert elsewhere.submit(asyncio.run, send_requests(60)).result() > 0.4
+
+
+def test_the_last_messages_of_a_closed_page_are_handled_although_pings_fail(
+    server: Any, port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sockets, "MESSAGES_PER_S", 10)
+    monkeypatch.setattr(sockets, "BURST", 5)
+    left: list[Any] = []
+    monkeypatch.setattr(server._tornado, "client_lost", left.append)
+
+    async def leave_at_once() -> None:
+        page = await PageClient.open(f"http://127.0.0.1:{port}/?token={TOKEN}")
+        for _ in range(20):
+            await page._send(Protocol().create("SERVER-INFO-REQ"))
+        page._socket.protocol.stream.close()
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            server.io_loop.add_callback(server._tornado._keep_alive)
+        assert not left, "a page is left after its last message only"
+        while not left:
+            await asyncio.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(asyncio.run, asyncio.wait_for(leave_at_once(), 20)).result()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_page_with_a_slash_is_redirected_to_the_page(port: int) -> None:

@@ -17,6 +17,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from meshwave.designer.server.serve import read_design
+from meshwave.designer.state.jobs import running_jobs
 from meshwave.designer.state.studio import Studio
 
 
@@ -43,6 +44,10 @@ def serve_page(home: Path, start: Callable[[Studio], Any]) -> Iterator[Any]:
         yield started[0]
         started[0].io_loop.add_callback(started[0].io_loop.stop)
         thread.join(10)
+        while jobs := running_jobs():  # of its pages, for which jobs of later tests would wait
+            for job in jobs:
+                job.stop("the server has ended")
+                assert job.join(10)
 
 
 def answer(port: int, path: str, method: str = "GET", body: str | None = None, **headers: str) -> HTTPResponse:
