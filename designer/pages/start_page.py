@@ -17,7 +17,7 @@ from meshwave.designer.pages.design_page import page
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_card import predicted_card
 from meshwave.designer.state.job_processes import JobUpdate, PartialResult
-from meshwave.designer.state.jobs import Job, Later, Listener, page_callback_scheduler
+from meshwave.designer.state.jobs import Job, Later, Listener, UpdateHandler, page_callback_scheduler
 from meshwave.designer.state.library import LONGEST_RECENT, Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.gallery import KINDS
@@ -39,8 +39,25 @@ TOUR = "00-tour"
 DESIGN_ARGUMENTS = ("draft", "shared", "example", "run", "new", "lesson")
 """Arguments of a link that opens a design."""
 
-_example_cards: dict[str, dict[str, Any]] = {}
-"""Cards of the predicted examples by name, shared by all pages of the process."""
+
+class ExampleCards:
+    """Cards of the predicted examples by name, and the job that predicts the others, shared by all pages of the process."""
+
+    def __init__(self) -> None:
+        self.cards: dict[str, dict[str, Any]] = {}
+        self._job: Job | None = None
+
+    def predict_missing(self, later: Later, handle: UpdateHandler) -> Listener | None:
+        """Return the page's listener of the job that predicts the examples without a card; None if all have one."""
+        missing = [name for name in examples() if name not in self.cards]
+        if not missing:
+            return None
+        if self._job is None or self._job.is_over:
+            self._job = Job(partial(make_example_cards, missing), "pictures of examples")
+        return self._job.add_listener(later, handle)
+
+
+_examples = ExampleCards()
 
 
 def front_page(studio: Studio) -> pn.viewable.Viewable:
@@ -88,19 +105,14 @@ class StartPage(Canvas):
         suffixes = [suffix for form in imports.values() for suffix in form.suffixes]
         super().__init__(suffixes=suffixes, published=PlainData(published), **params)
         self._studio, self._library = studio, studio.library
-        self._job: Listener | None = None
         self._update_lists()
         self._show_examples()
-        missing = [name for name in examples() if name not in _example_cards]
-        if missing:
-            self._job = Job(partial(make_example_cards, missing), "pictures of examples").add_listener(
-                later, self._receive_update
-            )
+        self._listener = _examples.predict_missing(later, self._receive_update)
 
     def stop_jobs(self) -> None:
-        """Stop the job of a closed page."""
-        if self._job is not None:
-            self._job.stop()
+        """Stop waiting for the pictures of examples."""
+        if self._listener is not None:
+            self._listener.stop()
 
     # ---- lists ----
 
@@ -123,7 +135,7 @@ class StartPage(Canvas):
             "draft": {card["id"]: card["name"] for card in designs},
             "run": {run.id: run.name for run in self._studio.record.entries()},
             "lesson": {lesson["name"]: lesson["title"] for lesson in lessons},
-            "example": {name: _example_cards.get(name, {}).get("name", name) for name in examples()},
+            "example": {name: _examples.cards.get(name, {}).get("name", name) for name in examples()},
         }
         self.param.update(
             designs=PlainData(designs),
@@ -136,13 +148,13 @@ class StartPage(Canvas):
     def _show_examples(self) -> None:
         titles = {entry["name"]: entry["title"] for entry in example_entries()}
         self.examples = PlainData(
-            [{"id": name, "name": titles[name], **_example_cards.get(name, {})} for name in examples()]
+            [{"id": name, "name": titles[name], **_examples.cards.get(name, {})} for name in examples()]
         )
 
     def _receive_update(self, update: JobUpdate) -> None:
         if isinstance(update, PartialResult):
-            _example_cards.update(update.value)
-            self._show_examples()
+            _examples.cards.update(update.value)
+        self._show_examples()  # also those that other pages have received
 
     # ---- designs ----
 

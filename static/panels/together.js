@@ -187,7 +187,8 @@ class Together extends Widget {
     const own = this.model.people.find((person) => person.self);
     const field = this.ownName;
     const name = own?.name ?? "";
-    if (name !== field.defaultValue) field.value = field.defaultValue = name; // else what is typed stays
+    if (field.value === field.defaultValue) field.value = name; // else what is typed stays
+    field.defaultValue = name;
     field.maxLength = this.model.longest_name;
     const form = h("form.mw-share-link", {}, field, h("button.mw-button", { type: "submit" }, "Change my name"));
     form.addEventListener("submit", (event) => {

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwave.designer.pages.start_page import StartPage
+from meshwave.designer.pages.start_page import ExampleCards, StartPage
 from meshwave.designer.state import edit_log
 from meshwave.designer.state.draft import Draft
 from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.state.file_jobs import open_file
-from meshwave.designer.state.jobs import run_now
+from meshwave.designer.state.jobs import Job, run_now
 from meshwave.designer.state.library import DELETED_KEPT_S, Library
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.topbar import TopBar
@@ -30,6 +30,7 @@ from meshwave.engine.lessons.reading import lesson_folders
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.launchers import launchers
 from tests._findings import refusal
+from tests.conftest import wait_until
 from tests.designer.conftest import FIRST
 
 GIVEN = "0123456789ab"
@@ -219,12 +220,29 @@ def test_a_design_that_another_tab_shows_is_not_deleted(studio: Studio) -> None:
 
 
 def test_examples_have_their_names_before_their_pictures(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwave.designer.pages.start_page._example_cards", {})
+    monkeypatch.setattr("meshwave.designer.pages.start_page._examples.cards", {})
     page = StartPage(studio, lambda call: None)
     page.stop_jobs()
 
     names = {entry["id"]: entry["name"] for entry in page.examples.data}
     assert names["04-chimera"] == "Chimera: two replicas on four meshes"
+
+
+def test_the_pictures_of_examples_are_computed_by_one_job_for_all_pages(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshwave.designer.pages.start_page._examples", ExampleCards())
+    monkeypatch.setattr("meshwave.designer.pages.start_page.examples", lambda: ["01-first-wave", "02-two-waves"])
+    jobs: list[Job] = []
+    monkeypatch.setattr("meshwave.designer.pages.start_page.Job", lambda *about: jobs.append(Job(*about)) or jobs[-1])
+    closed, first, second = (StartPage(studio, run_now) for _ in range(3))
+    closed.stop_jobs()
+
+    assert len(jobs) == 1
+    for page in (first, second):
+        assert wait_until(lambda page=page: all("picture" in card for card in page.examples.data))
+    late = StartPage(studio, run_now)
+    assert all("picture" in card for card in late.examples.data)
 
 
 # ---- what was opened recently ----
