@@ -140,11 +140,16 @@ export function keepFocus(root, change, fallback = null) {
   const at = focusable().indexOf(focused);
   change();
   const left = focusable();
-  if (left.includes(focused)) return focused.focus(); // it lost the focus if it was taken out and put back
+  if (left.includes(focused)) return refocus(focused);
   if (at < 0) return;
   const next = left[Math.min(at, left.length - 1)] ?? fallback;
   next?.focus();
   if (next && !next.matches("input, select, textarea")) ignoreKeysBriefly(next);
+}
+
+/** Focus an element that lost the focus when it was taken out and put back. @param {HTMLElement} element */
+function refocus(element) {
+  if (focusedElement(element) !== element) element.focus({ preventScroll: true });
 }
 
 /** @param {HTMLElement} element */

@@ -107,7 +107,7 @@ class RunLog extends Widget {
  * that stay are not drawn again, so that selected text stays selected.
  * @param {string[]} before @param {string[]} after
  */
-export function changedLines(before, after) {
+function changedLines(before, after) {
   let from = 0;
   while (from < before.length && before[from] === after[from]) from++;
   let to = from;
