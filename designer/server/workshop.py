@@ -179,8 +179,9 @@ def _follow_changes(classroom: Classroom, refresh: Callable[[], Any]) -> None:
 
     def check() -> None:
         nonlocal shown
-        if shown != classroom.changes:
-            shown = classroom.changes
+        changes = classroom.changes
+        if shown != changes:
             refresh()
+            shown = changes  # only now, so that a change is shown later if this fails
 
     call_periodically(check, REFRESH_INTERVAL_MS)
