@@ -31,7 +31,7 @@ quick: # the tests that need neither torch, a browser nor seconds: make quick AR
 	@exec env HYPOTHESIS_PROFILE=quick $(VENV)/python -m pytest -q -n 2 --dist loadfile -m "not torch and not browser and not slow" \
 		--ignore tests/browser --ignore tests/engine/runtime $(ARGS)
 
-nightly: # new seeds, more sizes, other Pythons: make nightly ARGS="--only explore,full --seed 7"
+nightly: # new seeds, more sizes, a slow connection, other Pythons: make nightly ARGS="--only explore,full --seed 7"
 	@$(PYTHON) scripts/setup.py nightly
 	@exec $(VENV)/python scripts/nightly.py $(ARGS)
 

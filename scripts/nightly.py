@@ -1,9 +1,10 @@
 """Run long checks: many more examples, more sizes, other Python versions, newest releases of dependencies.
 
 An argument selects parts: ``explore`` runs every property test with new seeds and 25 times as many examples; ``full``
-runs the tests that are marked nightly; ``fuzz`` reads 1000 damaged inputs of each kind; ``pythons`` runs the tests on each
-installed Python from 3.11 to 3.14, with the newest releases of all dependencies. Failed commands are listed at the end,
-with the command that reproduces the failure. The exit status is 1 if any command failed.
+runs the tests that are marked nightly; ``latency`` runs those of the page through a slow connection; ``fuzz`` reads 1000
+damaged inputs of each kind; ``pythons`` runs the tests on each installed Python from 3.11 to 3.14, with the newest
+releases of all dependencies. Failed commands are listed at the end, with the command that reproduces the failure. The
+exit status is 1 if any command failed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/nightly"
-PARTS = ("explore", "full", "fuzz", "pythons")
+PARTS = ("explore", "full", "latency", "fuzz", "pythons")
 MINORS = range(11, 15)
 PARALLEL = ["-n", "2", "--dist", "loadfile"]
 
@@ -65,7 +66,9 @@ def jobs(part: str, seed: int) -> Iterator[Job]:
         properties = [python, *tests, "-m", "not torch and not browser", f"--hypothesis-seed={seed}"]
         yield Job("explore", properties, {"HYPOTHESIS_PROFILE": "nightly"})
     elif part == "full":
-        yield Job("full", [python, *tests, "--nightly", "-m", "nightly"], {})
+        yield Job("full", [python, *tests, "--nightly", "-m", "nightly"], {"MESHWAVE_GESTURES": f"{seed}:300"})
+    elif part == "latency":
+        yield Job("latency", [python, *tests, "-p", "tests.latency", "tests/browser"], {})
     elif part == "fuzz":
         yield Job("fuzz", [python, "-m", "tests.fuzz", "--inputs", "1000", "--seed", str(seed)], {})
     else:
