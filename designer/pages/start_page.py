@@ -135,7 +135,7 @@ class StartPage(Canvas):
             "draft": {card["id"]: card["name"] for card in designs},
             "run": {run.id: run.name for run in self._studio.record.entries()},
             "lesson": {lesson["name"]: lesson["title"] for lesson in lessons},
-            "example": {name: _examples.cards.get(name, {}).get("name", name) for name in examples()},
+            "example": {entry["name"]: entry["title"] for entry in example_entries()},
         }
         self.param.update(
             designs=PlainData(designs),

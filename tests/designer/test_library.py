@@ -267,6 +267,7 @@ def test_recent_entries_are_the_latest_first_and_only_those_that_still_exist(stu
     recent = page.recent.data
     assert [entry["kind"] for entry in recent] == ["draft", "lesson", "example"]
     assert recent[0]["title"] == "kept"
+    assert recent[2]["title"] == "Chimera: two replicas on four meshes"
 
 
 def test_a_damaged_list_of_recent_entries_is_empty(library: Library) -> None:
