@@ -1,6 +1,6 @@
 """A plugin of pytest that delays all data between browser and server, as a connection to a distant machine does.
 
-Usage: ``pytest -p tests.latency --latency-ms 75 tests/browser``. Each Bokeh server is reached through a proxy, which
+Usage: ``python -m pytest -p tests.latency --latency-ms 75 tests/browser``. Each Bokeh server is reached through a proxy, which
 delays each direction; servers in other processes are not delayed.
 """
 

@@ -53,7 +53,7 @@ class RateLimitedSocket(WSHandler):
     def ping(self, data: str | bytes = b"") -> None:
         """Send a ping, unless the browser has closed the connection.
 
-        Bokeh would then leave the session at once, and the last messages of the page would be lost.
+        If the error were raised, Bokeh would leave the session at once, and the last messages of the page would be lost.
         """
         with suppress(WebSocketClosedError):
             super().ping(data)

@@ -103,8 +103,8 @@ class RunLog extends Widget {
 }
 
 /**
- * The first line that a log drops as it grows and the line after the last one; further lines are appended. The lines
- * that stay are not drawn again, so that selected text stays selected.
+ * The range of drawn lines to remove, from its first line to the line after its last one. All lines of `after` beyond
+ * those that stay are to be appended. Lines that stay are not drawn again, so that selected text stays selected.
  * @param {string[]} before @param {string[]} after
  */
 function changedLines(before, after) {

@@ -14,6 +14,7 @@ export const render = ({ model }) => new Slowdowns(model).root;
 class Slowdowns extends Widget {
   list = h("ul.mw-straggler-list");
   rows = "";
+  link = ""; // the chosen link, which the design may not have at the moment
   none = h("p.mw-quiet", {}, "No straggler was found in the shown run. Runs are checked from their tenth step.");
   result = h("p.mw-slow-result", { role: "status" });
   refusal = h("p.mw-dock-refusal", { role: "alert" });
@@ -34,6 +35,7 @@ class Slowdowns extends Widget {
       jitter_percent: numberInput("Jitter in percent", { min: 0, max: 100, step: "any", required: true }),
     };
     const { device, device_factor, link, link_factor, jitter_percent } = this.inputs;
+    link.addEventListener("change", () => (this.link = link.value));
     this.form = h(
       "form.mw-slow-form",
       {},
@@ -106,10 +108,9 @@ class Slowdowns extends Widget {
     const { links } = this.model;
     const choices = [["", "none"], ...links].map(([value, title]) => h("option", { value }, title));
     const { link } = this.inputs;
-    const chosen = link.value;
     link.replaceChildren(...choices);
-    link.value = chosen;
-    if (link.selectedIndex < 0) link.value = ""; // the design has no longer this link
+    link.value = this.link;
+    if (link.selectedIndex < 0) link.value = ""; // the design does not have this link
   }
 
   drawFields() {
@@ -120,6 +121,7 @@ class Slowdowns extends Widget {
   fill(fields) {
     for (const [name, input] of Object.entries(this.inputs))
       input.value = String(fields[/** @type {keyof SlowdownFields} */ (name)]);
+    this.link = fields.link;
   }
 
   drawResult() {

@@ -194,6 +194,7 @@ class Together extends Widget {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       localStorage.setItem(NAME_KEY, field.value);
+      field.defaultValue = field.value; // the name that Python returns may differ
       this.send("rename", { name: field.value });
     });
     return form;

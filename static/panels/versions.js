@@ -12,20 +12,23 @@ import { tool } from "../kit/shell.js";
  */
 export function versionPanel(model, send) {
   const list = h("ul.mw-versions");
-  const field = h("input", { "aria-label": "Version name", placeholder: "Version name", autofocus: true });
   const draw = () => {
     const versions = model.versions ?? [];
-    if (versions.some(({ name }) => name === field.value.trim())) field.value = ""; // saved
     keepNames(versions.map(({ name }) => name));
     list.replaceChildren(...versions.map((version) => versionLine(version, send)));
   };
   model.on("versions", draw);
   draw();
-  return [versionForm(field, send), list];
+  const form = versionForm(send);
+  model.on("msg:custom", ({ type, gesture, refused }) => {
+    if (type === "answered" && gesture === "add_version" && !refused) form.reset();
+  });
+  return [form, list];
 }
 
-/** @param {HTMLInputElement} field @param {(type: string, gesture: object) => void} send */
-function versionForm(field, send) {
+/** @param {(type: string, gesture: object) => void} send */
+function versionForm(send) {
+  const field = h("input", { "aria-label": "Version name", placeholder: "Version name", autofocus: true });
   const form = h("form.mw-save-as", {}, field, h("button.mw-button.mw-primary", { type: "submit" }, "Save version"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();

@@ -35,6 +35,7 @@ export const render = ({ model }) => new Start(model).root;
 class Start extends Widget {
   leaving = new AbortController(); // removes the listeners outside the page
   isEditing = false; // true while a card has a text field
+  isOutdated = false; // true if the cards have changed meanwhile
   tag = ""; // the tag by which designs are filtered; "" shows all designs
   /** @type {DesignCard | null} */ compared = null; // the design with which another design is to be compared
   created = h("div.mw-start-grid.mw-start-new");
@@ -151,6 +152,7 @@ class Start extends Widget {
   }
 
   drawDesigns() {
+    this.isOutdated = this.isEditing;
     if (this.isEditing) return;
     /** @type {DesignCard[]} */
     const all = plainData(this.model, "designs");
@@ -269,7 +271,8 @@ class Start extends Widget {
   }
 
   /**
-   * Show a text field on a card, whose text counts unless Escape is pressed. Until then the cards are not drawn again.
+   * Show a text field on a card, whose text counts unless Escape is pressed. The cards are not drawn again until the
+   * field is left.
    * @param {HTMLElement} element @param {string} label @param {string | undefined} value
    * @param {(value: string) => void} commit
    */
@@ -287,7 +290,7 @@ class Start extends Widget {
       this.isEditing = false;
       field.remove();
       if (field.value !== field.defaultValue) commit(field.value);
-      this.drawDesigns();
+      if (this.isOutdated) requestAnimationFrame(() => this.drawDesigns()); // after the next element has the focus
     });
     this.isEditing = true;
     element.append(field);

@@ -55,6 +55,7 @@ export class Search {
     this.element = h("div.mw-timeline-search", { role: "search", hidden: true }, ...parts);
     this.field.addEventListener("input", () => {
       clearTimeout(this.timer);
+      this.waiting = 0; // the step was for the earlier text
       this.timer = setTimeout(() => this.ask(), ASK_DELAY_MS);
     });
     this.field.addEventListener("keydown", (event) => this.key(event));

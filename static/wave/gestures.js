@@ -97,7 +97,7 @@ export class Gestures {
    */
   onChange(isSameShape) {
     if (!isSameShape) return this.cancel();
-    if (this.trial) this.trial.asked = this.trial.rest; // the page shows the open design again
+    if (this.trial && !this.trial.awaited) this.trial.asked = this.trial.rest; // the page shows the open design again
     this.ask();
   }
 

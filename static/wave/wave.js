@@ -27,7 +27,7 @@ export class Wave extends Canvas {
   /** @type {SVGGElement[]} */ boxes = [];
   /** @type {Layout} */ layout;
   drawnKey = ""; // the stages that are drawn; see stagesKey
-  shape = ""; // layers, routes and meshes of the last change
+  shape = ""; // shapeKey of the last change
 
   /** @param {WaveModel} model */
   constructor(model) {
@@ -69,6 +69,7 @@ export class Wave extends Canvas {
     receiveKeys("Wave", () => this.boxes[this.focus]);
     this.root.append(contextMenu("Wave", this.board, (target) => this.commandsAt(target)));
     this.tip = new Notice(this.root);
+    this.shape = this.shapeKey;
     this.redrawControls = oncePerFrame(() => this.drawControls());
     model.on(["picture", "choices", "palette"], () => this.onchange());
     model.on("progress", () => this.controls.drawProgress());
@@ -92,10 +93,8 @@ export class Wave extends Canvas {
   // ── messages from Python ──
 
   onchange() {
-    const { layers, routes, meshes } = this.picture;
-    const shape = JSON.stringify([layers, routes, meshes]);
-    if (this.gestures.isActive) this.gestures.onChange(shape === this.shape);
-    this.shape = shape;
+    if (this.gestures.isActive) this.gestures.onChange(this.shape === this.shapeKey);
+    this.shape = this.shapeKey;
     this.endChange();
   }
 
@@ -180,6 +179,12 @@ export class Wave extends Canvas {
     this.skips.draw(this.layout, this.routes);
     this.differences.draw();
     this.drawing.drawGrips();
+  }
+
+  /** Text that changes with the stages and where they are, but not with their costs. */
+  get shapeKey() {
+    const { layers, routes, meshes } = this.picture;
+    return JSON.stringify([layers, routes, meshes]);
   }
 
   /** Text that changes with the stages of the design, as they are drawn. */

@@ -458,13 +458,17 @@ def test_layers_move_by_dragging_the_boundary_of_two_stages(
     page.keyboard.press("Escape")
     page.mouse.up()
     press_and_drag(page, (x, y), (x + 40, y))
-    stage.run(lambda: session.edit("pipeline.stages", [5, 3, 4, 4, 4, 4, 4, 4], "others"))  # which ends the drag
+    stage.run(lambda: session.edit("pipeline.microbatches", 8, "costs"))  # which does not end the drag
+    expect(page.get_by_label("microbatches", exact=True)).to_have_value("8")
+    stage.run(lambda: session.edit("pipeline.stages", [5, 3, 4, 4, 4, 4, 4, 4], "others"))  # which does
     eventually(page, lambda: seen_layers(page)[:2] == [5, 3])
     page.mouse.up()
     stage.run(session.undo)
     eventually(page, lambda: seen_layers(page) == [4] * 8)
+    assert session.history[0] == "costs"
+    stage.run(session.undo)
     press_and_drag(page, (x, y), (x + 40, y))
-    stage.run(lambda: session.edit("pipeline.microbatches", 8, "costs"))  # which does not
+    stage.run(session.redo)
     expect(page.get_by_label("microbatches", exact=True)).to_have_value("8")
     page.mouse.move(x + 500, y)  # further than there are layers to take
     page.mouse.up()
