@@ -1,7 +1,7 @@
 """A plugin of pytest that delays all data between browser and server, as a connection to a distant machine does.
 
-Usage: ``python -m pytest -p tests.latency --latency-ms 75 tests/browser``. Each Bokeh server is reached through a proxy, which
-delays each direction; servers in other processes are not delayed.
+Usage: ``python -m pytest -p tests.latency --latency-ms 75 tests/browser``. Each Bokeh server is reached through a
+proxy, which delays each direction; servers in other processes are not delayed.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(asyncio.start_server(connect, sock=listening), self._loop).result()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        parts: asyncio.Queue[tuple[float, bytes]] = (
-            asyncio.Queue()
-        )  # time at which each is sent; an empty one is the end
+        # The time at which each part is to be sent, and the part; an empty one is the end.
+        parts: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         sending = asyncio.create_task(self._send(parts, writer))
         data: Any = b"-"
         while data:

@@ -98,7 +98,7 @@ def test_tests_that_had_not_finished_before_an_internal_error_run_afterwards(
     (tmp_path / "test_it.py").write_text(THREE)
 
     assert script.main(["-q", "-p", "xdist.plugin", "-n", "1"]) == 0
-    # The worker may finish the tests, which it knows already, before it is ended.
+    # Before the worker is ended, it may go on with the tests that it has received; their reports come too late to count.
     assert (tmp_path / "runs").read_text() in ("123", "1223", "12323")
     flaky = capfd.readouterr().out.partition("flaky: an internal error ended the first run of the tests\n")[2]
     assert "OSError: a plugin failed" in flaky

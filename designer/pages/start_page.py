@@ -135,7 +135,7 @@ class StartPage(Canvas):
             "draft": {card["id"]: card["name"] for card in designs},
             "run": {run.id: run.name for run in self._studio.record.entries()},
             "lesson": {lesson["name"]: lesson["title"] for lesson in lessons},
-            "example": {entry["name"]: entry["title"] for entry in example_entries()},
+            "example": _example_titles(),
         }
         self.param.update(
             designs=PlainData(designs),
@@ -146,7 +146,7 @@ class StartPage(Canvas):
         )
 
     def _show_examples(self) -> None:
-        titles = {entry["name"]: entry["title"] for entry in example_entries()}
+        titles = _example_titles()
         self.examples = PlainData(
             [{"id": name, "name": titles[name], **_examples.cards.get(name, {})} for name in examples()]
         )
@@ -237,6 +237,11 @@ def _recent_entries(library: Library, titles: Mapping[str, Mapping[str, str]]) -
     for each in known[:LONGEST_RECENT]:
         kind, name = each["kind"], each["name"]
         yield {"kind": kind, "name": name, "title": titles[kind][name], "when": format_time(each["opened_s"])}
+
+
+def _example_titles() -> dict[str, str]:
+    """Return the titles of the examples by name."""
+    return {entry["name"]: entry["title"] for entry in example_entries()}
 
 
 def make_example_cards(names: list[str]) -> Iterator[dict[str, dict[str, Any]]]:

@@ -40,7 +40,7 @@ class Drawn:
         pins: list[Pin | None],
         run: Callable[[Callable[[], object]], object] = lambda change: change(),
     ) -> None:
-        """``run`` calls a function that changes the chart, in the thread of the page where that matters."""
+        """``run`` calls a function that changes the chart in the thread of the page; by default, in this thread."""
         self.page, self._charts, self.pins, self._run = page, charts, pins, run
 
     @property

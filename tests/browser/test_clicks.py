@@ -24,6 +24,20 @@ pytestmark = pytest.mark.browser
 PLAN = Path(__file__).parents[2] / "docs/examples/workshop.toml"
 
 
+TWINS = """() => {
+    const list = Object.assign(document.createElement("div"), { id: "twins", style: "position: fixed; inset: 0" });
+    const twin = () => {
+        const button = Object.assign(document.createElement("button"), { textContent: "Accept" });
+        button.onclick = () => (list.title += "clicked ");
+        return button;
+    };
+    list.draw = () => list.replaceChildren(twin(), twin());
+    list.draw();
+    document.body.append(list);
+}"""
+"""Script that adds two buttons of the same name, and records clicks on them in the title of their list."""
+
+
 @pytest.fixture
 def classroom(tmp_path: Path) -> Iterator[Classroom]:
     classroom = Classroom(tmp_path, read_workshop(PLAN))
@@ -81,3 +95,16 @@ def test_a_click_is_dropped_if_another_control_has_taken_the_place(
     page.get_by_role("button", name="Remove Bob").hover()
 
     expect(page.get_by_role("button", name="Remove Bob and the scores")).to_have_count(0)
+
+
+def test_a_click_is_dropped_if_its_successor_is_not_the_only_one_of_its_name(page: Page) -> None:
+    page.evaluate(TWINS)
+    twins = page.locator("#twins")
+    page.mouse.move(*centre(twins.get_by_role("button").first))
+    page.mouse.down()
+    twins.evaluate("list => list.draw()")
+    page.mouse.up()
+    page.get_by_role("button", name="Accept").last.click()
+
+    expect(twins).to_have_attribute("title", "clicked ")  # the click of the last line
+    twins.evaluate("list => list.remove()")
