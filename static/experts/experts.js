@@ -33,6 +33,7 @@ export class Experts extends Canvas {
   /** The dropped chips until Python responds. @type {Carried | null} */ dropped = null;
   /** The key of the chip with the tab stop, or -1 - number of an empty place. @type {string | number | null} */ at =
     null;
+  /** The state and the devices of the places that were drawn last. */ shape = "";
   tries = 0;
   hovered = ""; // description of the element under the pointer
   takesFocus = false; // true to take the focus after the next redraw
@@ -168,6 +169,14 @@ export class Experts extends Canvas {
       this.send("try", { number: ++this.tries, chips: carried.chips, to, copy });
   }
 
+  /** Go on with a drag on a board that was drawn again. @param {Carried} carried */
+  carryOn(carried) {
+    const { to, copy } = carried;
+    carried.to = null;
+    this.markCarried(carried);
+    this.holdOver(to, copy);
+  }
+
   /** True if a drop would change nothing. @param {Carried} carried */
   isUnmoved({ chips, to, copy }) {
     return !copy && chips.every(([, place]) => place === to);
@@ -259,9 +268,11 @@ export class Experts extends Canvas {
   // ── drawing ──
 
   draw() {
-    const { state } = this.picture;
+    const { state, places } = this.picture;
+    const shape = JSON.stringify([state, places?.map(({ devices }) => devices)]);
     this.root.dataset.state = state;
-    this.cancelPress();
+    if (shape !== this.shape || !this.board.clientWidth) this.cancelPress();
+    this.shape = shape;
     if (!this.board.clientWidth) return; // hidden, or not on the page yet: the observer of its size draws it
     const hadFocus = this.takesFocus || this.board.contains(focusedElement(this.root));
     this.takesFocus = false;
@@ -277,6 +288,8 @@ export class Experts extends Canvas {
     this.places.draw();
     this.side.draw();
     this.drawMessage();
+    if (!this.gestures.canGoOn()) this.cancelPress();
+    else if (this.carried) this.carryOn(this.carried);
   }
 
   drawNone() {

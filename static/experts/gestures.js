@@ -187,6 +187,14 @@ export class Gestures {
     this.ghost.hidden = this.rectangle.hidden = true;
   }
 
+  /** True if a redraw removed none of the chips that are pressed or carried. */
+  canGoOn() {
+    const { press, experts } = this;
+    const { carried, places } = experts;
+    const keys = carried ? carried.chips.map((replica) => keyOf(...replica)) : press?.key ? [press.key] : [];
+    return keys.every((key) => places.chips.has(key));
+  }
+
   // ── hovering ──
 
   /** @param {PointerEvent | null} event null if the pointer left the board */

@@ -5,7 +5,7 @@
 /** @import { Message, Point } from "../kit/types" */
 /** @import { Layer } from "./data.js" */
 /** @import { Chart } from "./timeline.js" */
-/** @import { BlockName, InsertionMark, OrderEdit, OrderState, Place, Preview, Trial } from "./types" */
+/** @import { BlockName, Drag, InsertionMark, OrderEdit, OrderState, Place, Preview, Trial } from "./types" */
 
 import { pointIn } from "../kit/canvas.js";
 import { button } from "../kit/controls.js";
@@ -20,8 +20,6 @@ import { placeAt } from "./place.js";
 
 /** The move in progress; without an edit it changes nothing. */
 /** @typedef {{edit: OrderEdit | null, mark: InsertionMark, dx?: number}} Moving */
-/** A press on a block, or with Shift the start of a rectangle. */
-/** @typedef {{isRectangle: boolean, from: Point, to: Point, span: number, moved: boolean}} Drag */
 
 const DRAG_PX = 4; // a press that moves by fewer CSS pixels is a click
 
@@ -148,8 +146,7 @@ export class Edit {
 
   /** Follow a new timeline. */
   onData() {
-    this.preview = this.moving = this.drag = null;
-    this.selected = this.selected.filter((name) => this.spanOf(name) >= 0);
+    this.moves.follow();
     this.refresh();
   }
 
@@ -293,7 +290,8 @@ export class Edit {
     const place = placeAt(chart, at);
     const isRectangle = event.shiftKey;
     if (!isRectangle && !this.isBlock(place)) return;
-    const drag = { isRectangle, from: at, to: at, span: this.isBlock(place) ? place.span : -1, moved: false };
+    const span = this.isBlock(place) ? place.span : -1;
+    const drag = { isRectangle, from: at, to: at, span, name: span < 0 ? null : this.nameOf(span), moved: false };
     if (isRectangle) this.drag = drag;
     else this.pressBlock(drag, event.ctrlKey || event.metaKey);
     chart.stage.setPointerCapture(event.pointerId);

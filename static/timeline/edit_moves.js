@@ -1,8 +1,8 @@
 // Moves of blocks within the order of their mesh: the edit of a drag or a key press, and the new position of the
 // blocks.
 
-/** @import { Drag, Edit } from "./edit.js" */
-/** @import { InsertionMark, OrderEdit } from "./types" */
+/** @import { Edit } from "./edit.js" */
+/** @import { Drag, InsertionMark, OrderEdit } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 import { OP, lowerBound } from "./columns.js";
@@ -63,14 +63,31 @@ export class Moves {
     return { rank, before: next < end && layer.op[next] <= OP.W ? next : -1, end };
   }
 
-  /** Move the selected blocks by one more place. @param {number} by */
+  /** Go on with a move after the timeline has changed, such as by an earlier edit, if its blocks still exist. */
+  follow() {
+    const { edit, steps } = this;
+    const { drag, selected } = edit;
+    edit.preview = edit.moving = null;
+    edit.selected = selected.filter((name) => edit.spanOf(name) >= 0);
+    if (drag?.name) drag.span = edit.spanOf(drag.name);
+    if (!edit.isReady || edit.selected.length < selected.length) edit.drag = null;
+    else if (!drag && steps) this.step(steps);
+    else if (drag?.moved && !drag.isRectangle) this.dragTo(drag);
+  }
+
+  /** Number of places by which keys have moved the selected blocks. */
+  get steps() {
+    const moving = this.edit.moving?.edit;
+    return moving?.kind === "shift" ? (moving.by ?? 0) : 0;
+  }
+
+  /** Move the selected blocks by more places. @param {number} by */
   step(by) {
     const { edit } = this;
     const { focus } = edit.chart;
     if (!edit.selected.length && edit.isBlock(focus)) edit.selected = [edit.nameOf(focus.span)];
     if (!edit.selected.length) return;
-    const moving = edit.moving?.edit;
-    const places = (moving?.kind === "shift" ? (moving.by ?? 0) : 0) + by;
+    const places = this.steps + by;
     edit.chart.tooltip.hide();
     if (places) this.show({ kind: "shift", blocks: edit.selected, by: places }, this.markAfter(places));
     else edit.cancel();

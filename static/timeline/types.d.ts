@@ -343,6 +343,16 @@ export interface InsertionMark {
   end: number;
 }
 
+/** A press on a block, or with Shift the start of a rectangle, which may be on a block. */
+export interface Drag {
+  isRectangle: boolean;
+  from: Point;
+  to: Point;
+  span: number;
+  name: BlockName | null;
+  moved: boolean;
+}
+
 /** The effect of an edit, as Python computes it. */
 export interface Preview {
   label: string;

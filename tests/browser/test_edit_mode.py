@@ -179,6 +179,40 @@ def test_a_block_is_moved_by_mouse_and_its_effect_is_shown(editor: Editor) -> No
     assert editor.session.history[0] == "move 2F3 before 2B1: 1F1B becomes custom"
 
 
+@pytest.mark.parametrize("by_keys", [False, True])
+def test_a_move_goes_on_when_an_earlier_edit_is_drawn(by_keys: bool, editor: Editor, stage: Stage) -> None:
+    if by_keys:
+        editor.page.mouse.click(*editor.block(2, 3))
+        editor.press("Alt+ArrowRight")
+    else:
+        editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
+    editor.wait_until(lambda facts: facts["preview"])
+    stage.run(lambda: editor.session.edit("pipeline.microbatches", 9, "an earlier edit"))
+    editor.block(2, 8)  # of the new microbatch
+    editor.wait_until(lambda facts: facts["preview"] and not facts["isAsking"])
+    if by_keys:
+        assert editor.facts()["moving"] == {"kind": "shift", "blocks": [[0, 2, 3]], "by": 1}
+        editor.press("Enter")
+    else:
+        editor.page.mouse.move(*editor.start(2, 1, "B"))
+        editor.wait_until(lambda facts: facts["moving"] == {"kind": "move", "blocks": [[0, 2, 3]], "before": [1, 2, 1]})
+        editor.drop()
+    editor.wait_until(lambda facts: not facts["moving"] and "custom" in editor.words)
+    order = editor.order(2)
+    assert "2B8" in order
+    assert order.index("2F3") == (order.index("2B2") + 1 if by_keys else order.index("2B1") - 1)
+
+
+def test_a_drag_ends_when_its_block_has_gone(editor: Editor, stage: Stage) -> None:
+    editor.drag(editor.block(2, 7), editor.start(2, 1, "B"))
+    editor.wait_until(lambda facts: facts["preview"])
+    stage.run(lambda: editor.session.edit("pipeline.microbatches", 6, "an edit of another person"))
+    editor.wait_until(lambda facts: not facts["moving"] and not facts["selected"])
+    editor.drop()
+    editor.wait_for_python()
+    assert editor.session.design.pipeline.schedule == "1f1b"
+
+
 def test_escape_cancels_a_move(editor: Editor) -> None:
     editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
     editor.wait_until(lambda facts: facts["preview"])

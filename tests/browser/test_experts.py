@@ -237,6 +237,31 @@ def test_a_rectangle_selects_experts_that_move_together(shown: Callable[..., Sho
     assert page.drawn is None
 
 
+def test_a_drag_goes_on_after_another_edit_while_its_experts_exist(shown: Callable[..., Shown], stage: Stage) -> None:
+    page = shown(experts_document())
+    target = page.page.locator('.mw-xplace[data-place="3"][data-target="yes"]')
+    sent = page.page.locator('[data-figure="intra"] b')
+    before = sent.inner_text()
+    press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
+    target.wait_for()
+    stage.run(lambda: page.session.edit("model.moe.capacity_factor", 3.0, "another edit"))
+    expect(sent).not_to_have_text(before)
+    expect(page.page.locator(".mw-away")).to_have_count(1)
+    target.wait_for()
+    page.page.mouse.up()
+    page.wait_for_edit("move expert 0 to device 3")
+    assert page.drawn == [[1], [2, 3], [4, 5], [0, 6, 7]]
+
+    press_and_drag(page.page, centre(page.chip(0)), centre(page.place(1)))
+    page.page.locator(".mw-away").wait_for()
+    stage.run(page.session.undo)
+    expect(page.page.locator(".mw-away")).to_have_count(0)
+    page.page.mouse.up()
+    drag(page.page, centre(page.chip(2)), centre(page.place(0)))
+    page.wait_for_edit("move expert 2 to device 0")
+    assert page.drawn == [[0, 1, 2], [3], [4, 5], [6, 7]]
+
+
 def test_escape_cancels_a_drag(shown: Callable[..., Shown], stage: Stage) -> None:
     page = shown(experts_document())
     press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))

@@ -211,7 +211,7 @@ def test_two_fingers_zoom_the_cluster_and_draw_nothing(page: Page, session: Sess
     touch("touchMove", -40, 40)
     touch("touchEnd")
 
-    assert cluster(page, "cluster.view.scale") == pytest.approx(4, rel=0.1)
+    eventually(page, lambda: cluster(page, "cluster.view.scale") == pytest.approx(4, rel=0.1))
     assert len(session.design.meshes) == 1
     assert cluster(page, "cluster.ghost") is None
 
