@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from meshwave.engine.costs.operators import PRECISIONS, Operator, Workload
-from meshwave.engine.costs.stage_memory import largest_pair
+from meshwave.engine.costs.stage_memory import block_size, largest_pair
 from meshwave.engine.document.model import Model
 
 
@@ -76,7 +76,7 @@ class BlockModel(Model):
         """Return the numbers of parameters and of copied parameters of the two largest adjacent blocks of a stage."""
         own = [self.block_operators(load, number) for number in range(first, first + blocks)]
         ends = self.end_operators(load, first=first == 0, last=False), self.end_operators(load, first=False, last=last)
-        return largest_pair([ends[0], *own, ends[1]])
+        return largest_pair([*map(block_size, [ends[0], *own, ends[1]])])
 
     def all_operators(self, samples: float) -> tuple[Operator, ...]:
         """Return the operators of the whole model."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.costs.block_models import BlockModel
-from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts
+from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts, Exposed
 from meshwave.engine.costs.device_sizes import Sizes, device_workload, gradient_bytes, skip_joins_per_stage
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import (
@@ -28,6 +28,7 @@ from meshwave.engine.costs.expert_blocks import (
     expert_sharing,
 )
 from meshwave.engine.costs.fabric import Fabric, equal_ring_messages, ring_messages
+from meshwave.engine.costs.kernels import recomputed_share, recomputes_experts
 from meshwave.engine.costs.network import NetworkBuilder, exchange_usage
 from meshwave.engine.costs.operators import Operator, attention_product, element_sizes
 from meshwave.engine.costs.port_usage import Messages, Usage, sum_usages
@@ -117,7 +118,7 @@ def add_exchanges(
     for row in np.flatnonzero(waits > 0).tolist():
         stage = int(kinds.stage[row])
         forward, backward = usage_of(int(kinds.rank[row]), stage)
-        again = [forward] if design.pipeline.recomputes(stage) or design.pipeline.recomputes_layers else []
+        again = [forward] if design.pipeline.recomputes(stage) else []
         usage = forward if kinds.op[row] == Op.F else sum_usages([*again, backward])
         builder.add_exchange(row, usage, float(waits[row]), layers[stage], measured=measured)
 
@@ -142,7 +143,8 @@ def blocks_of_stages(design: Design, layers: Sequence[int]) -> list[StageBlocks]
 def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float, float]:
     """Return the bytes that each tensor-parallel group all-reduces in a forward and in a backward of a stage.
 
-    The bytes of an all-gather or reduce-scatter count half.
+    The bytes of an all-gather or reduce-scatter count half. A backward includes the operators that it recomputes, unless
+    the whole stage is recomputed.
     """
     load = device_workload(design, mesh)
     block, with_experts = expert_block(design, mesh, load), sum(stage.experts.values())
@@ -153,39 +155,51 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
         (around, with_experts),
         (flops.end_operators(load, first=stage.first, last=stage.last), 1),
     )
-    forward, backward = (
-        sum(
-            count * (sum(getattr(each, f"{way}_reduced")) + sum(getattr(each, f"{way}_gathered")) / 2)
-            for operators, count in counted
-            for each in operators
-        )
-        for way in ("forward", "backward")
-    )
+    forward = backward = 0.0
+    for operators, count in counted:
+        for each in operators:
+            size = sum(each.forward_reduced) + sum(each.forward_gathered) / 2
+            again = size * recomputed_share(each, load.kernels.recomputes)
+            forward += count * size
+            backward += count * (again + sum(each.backward_reduced) + sum(each.backward_gathered) / 2)
     return forward, backward
 
 
 def context_costs(design: Design, mesh: Mesh) -> ContextCosts:
-    """Return the part of the context-parallel exchange of a layer that no computation hides."""
+    """Return the part of the context-parallel exchange of a layer that no computation hides.
+
+    A backward includes the attention that it recomputes, unless the whole stage is recomputed.
+    """
     load = device_workload(design, mesh)
-    return ContextCost(design.cluster, mesh, load, collective_seconds).exposed_parts(attention_product(load))
+    attention = attention_product(load)
+    forward, backward = ContextCost(design.cluster, mesh, load, collective_seconds).exposed_parts(attention)
+    again = recomputed_share(attention, load.kernels.recomputes)
+    pairs = zip(forward.messages, backward.messages, strict=True)
+    messages = (later._replace(bytes=again * earlier.bytes + later.bytes) for earlier, later in pairs)
+    return ContextCosts(forward, Exposed(again * forward.seconds + backward.seconds, tuple(messages)))
 
 
 def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:
     """Return the bytes that a forward and a backward of a stage send through each port.
 
     They come from tensor-parallel reductions, from expert exchanges, and from the part of context-parallel exchanges
-    that no computation hides.
+    that no computation hides. A backward includes what it recomputes, unless the whole stage is recomputed.
     """
-    blocks, contexts = expert_blocks(design, mesh, device_workload(design, mesh)), context_costs(design, mesh)
+    load = device_workload(design, mesh)
+    blocks, contexts = expert_blocks(design, mesh, load), context_costs(design, mesh)
+    of_backward = ["forward", "backward"] if recomputes_experts(load.kernels.recomputes) else ["backward"]
     found = []
-    for size, context, way in zip(reduced_bytes(design, mesh, stage), contexts, ("forward", "backward"), strict=True):
+    for size, context, ways in zip(
+        reduced_bytes(design, mesh, stage), contexts, (["forward"], of_backward), strict=True
+    ):
         usage = [
             fabric.usage(equal_ring_messages(mesh.groups("tp"), size)),
             fabric.usage(context.messages).scale(stage.layers),
         ]
         for number, count in stage.experts.items():
-            layer_usage = exchange_usage(fabric, mesh.ordered_devices, getattr(blocks[number], f"{way}_sent"))
-            usage.append(layer_usage.scale(count))
+            for way in ways:
+                layer_usage = exchange_usage(fabric, mesh.ordered_devices, getattr(blocks[number], f"{way}_sent"))
+                usage.append(layer_usage.scale(count))
         total = sum_usages(usage)
         found.append(total.select(total.sizes > 0))
     return found[0], found[1]

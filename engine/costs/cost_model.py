@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_bytes_by_kind, sent_byte_changes
 from meshwave.engine.costs.distinct_actions import Kinds, distinct_kinds
 from meshwave.engine.costs.gradient_buckets import bucket_sizes, uses_buckets
-from meshwave.engine.costs.microbatch_prices import length_scale, microbatch_scale
+from meshwave.engine.costs.microbatch_prices import length_scale, microbatch_scale, padded_seconds
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import element_sizes
 from meshwave.engine.costs.packed_documents import mean_attended_share
-from meshwave.engine.costs.padded_documents import sequence_lengths
+from meshwave.engine.costs.padded_documents import document_attended_share, sequence_lengths
 from meshwave.engine.costs.sharding import reduction_rounds
 from meshwave.engine.costs.stage_balance import keep_at_end
 from meshwave.engine.document import Design
@@ -202,21 +202,26 @@ def estimate(design: Design, program: Program) -> Costs:
     distinct = distinct_kinds(program)
     samples, lengths = design.sequences_per_step, sequence_lengths(design)
     tokens = samples * (design.model.sequence if lengths is None else float(lengths.mean()))
-    of_kinds = model.seconds(design, program, distinct, layers, held)
+    alone = of_kinds = model.seconds(design, program, distinct, layers, held)
     scale = microbatch_scale(
-        design, program, of_kinds, lambda other: model.seconds(other, program, distinct, layers, held)
+        design, program, alone, lambda other: model.seconds(other, program, distinct, layers, held)
     )
     transfer_model: TransferModel = "batched" if program.batched else design.cost.transfer_model
-    shares = transfer_model in ("shared-links", "link-serial")
     network = None
-    if shares:
-        network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
-        if network is not None and lengths is not None:
-            network = network.replace_exchanges(network.exchange_s * scale)
+    if transfer_model in ("shared-links", "link-serial"):
+        network, of_kinds = model.network(design, program, distinct, layers, held, alone)
+    seconds = of_kinds[distinct.of_row] * scale
+    if network is not None and lengths is not None:  # waits grow with the tokens, computations faster
+        whole = model.wait_seconds(design, program, distinct, layers)[distinct.of_row]
+        padded = wait_seconds(design, program, layers)
+        seconds += (of_kinds - alone)[distinct.of_row] * np.where(whole > 0, _ratio(padded, whole) - scale, 0.0)
+        exchanges = _ratio(slot_sums(program, padded), slot_sums(program, whole))
+        network = network.replace_exchanges(network.exchange_s * exchanges)
+    attended = mean_attended_share(design) if lengths is None else document_attended_share(design)
     size = message_bytes_by_kind(design, distinct, held)[distinct.of_row] * length_scale(design, program)
-    saved = _slot_savings(model, design, program, of_kinds, layers) * np.minimum(scale, np.roll(scale, 1))
+    saved = _slot_savings(model, design, program, of_kinds, layers, held)
     return Costs(
-        seconds=of_kinds[distinct.of_row] * scale - saved,
+        seconds=seconds - saved,
         overlap_saved=saved,
         bytes=size,
         transfer_model=transfer_model,
@@ -224,7 +229,7 @@ def estimate(design: Design, program: Program) -> Costs:
         **_memory_costs(design, held),
         sent_bytes=sent_byte_changes(program, size),
         capacity_bytes=design.cluster.device.memory_bytes,
-        model_flops=model_flops(design.model, tokens / design.model.sequence, mean_attended_share(design)),
+        model_flops=model_flops(design.model, tokens / design.model.sequence, attended),
         peak_flops=model.peak_flops(design) * sum(len(mesh.devices) for mesh in design.meshes),
         samples=samples,
         tokens=round(tokens),
@@ -240,7 +245,7 @@ def _memory_costs(design: Design, held: Sizes) -> dict[str, Any]:
     return {
         "static_bytes": held.static_bytes,
         "gradient_bytes": (held.own if design.training.scatters_blocks else held.parameters) * item,
-        "reduced_bytes": (held.parameters if reduction_rounds(design) == 2 else held.own) * item,
+        "reduced_bytes": (held.reduced if reduction_rounds(design) == 2 else held.own) * item,
         "unsharded_bytes": held.computed_bytes,
         "activation_bytes": held.activation_bytes,
         "deferred_bytes": held.deferred_bytes,
@@ -269,20 +274,47 @@ def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> F
     For a slot, they include waits in which the other action computes. Order searches do not need them, so
     :func:`estimate` does not compute them.
     """
-    distinct = distinct_kinds(program)
-    return pricing_model(design).wait_seconds(design, program, distinct, layers)[distinct.of_row]
+    model, distinct = pricing_model(design), distinct_kinds(program)
+
+    def price(other: Design) -> Floats:
+        return model.wait_seconds(other, program, distinct, layers)
+
+    found = padded_seconds(design, program, program.row_microbatch, distinct.of_row, price)
+    return price(design)[distinct.of_row] if found is None else np.where(program.is_compute, found, 0.0)
+
+
+def _ratio(some: Floats, whole: Floats) -> Floats:
+    """Return ``some / whole``, or 1 where ``whole`` is 0."""
+    return np.divide(some, whole, out=np.ones(len(whole)), where=whole > 0)
 
 
 def _slot_savings(
-    model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]
+    model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...], held: Sizes
 ) -> Floats:
-    """Return the seconds that each slot saves, ``[rows]``, at its second row; ``seconds`` are those without overlap."""
+    """Return the seconds that each slot saves, ``[rows]``, at its second row; ``seconds`` are those without overlap.
+
+    With padded documents, a slot saves as much as one of two microbatches of the shorter length.
+    """
     savings = np.zeros(len(program))
     second = np.flatnonzero(program.fused)
-    if second.size:
-        distinct = distinct_kinds(program)
-        of_slots = distinct.of_row[np.stack([second - 1, second], axis=1)].astype(np.int64)
-        pairs, number = np.unique(of_slots, axis=0, return_inverse=True)
-        both = model.slot_seconds(design, program, distinct, layers, seconds, pairs)
-        savings[second] = (seconds[pairs].sum(axis=1) - both)[number.reshape(-1)]
+    if not second.size:
+        return savings
+    distinct = distinct_kinds(program)
+    of_slots = distinct.of_row[np.stack([second - 1, second], axis=1)].astype(np.int64)
+    pairs, number = np.unique(of_slots, axis=0, return_inverse=True)
+    number = number.reshape(-1)
+
+    def saved(other: Design, alone: Floats) -> Floats:
+        return np.asarray(alone[pairs].sum(axis=1) - model.slot_seconds(other, program, distinct, layers, alone, pairs))
+
+    def price(other: Design) -> Floats:
+        return saved(other, model.seconds(other, program, distinct, layers, held))
+
+    padded = [
+        padded_seconds(design, program, program.row_microbatch[rows], number, price) for rows in (second - 1, second)
+    ]
+    if padded[0] is None or padded[1] is None:
+        savings[second] = saved(design, seconds)[number]
+    else:
+        savings[second] = np.minimum(*padded)
     return savings

@@ -21,6 +21,7 @@ from meshwave.engine.costs.packed_documents import mean_attended_share
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
 from meshwave.engine.costs.transformer_layers import Sparse
 from meshwave.engine.document import Design, Mesh
+from meshwave.engine.document.expert_layers import COMMON
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.program.acknowledgements import find_acknowledgements
 from meshwave.engine.program.action import Op
@@ -50,6 +51,7 @@ class Sizes(NamedTuple):
     """Memory and parameters of one device of each rank."""
 
     parameters: Floats  # [ranks, stages] parameters of one device; 0 if a rank does not hold the stage
+    reduced: Floats  # [ranks, stages] part of ``parameters`` whose gradients REDUCE_GRAD sums; STEP sums those of a tied table
     own: Floats  # [ranks, stages] parameters whose state is on the device; all of them without sharding
     computed_bytes: Floats  # [ranks, stages] bytes of the weights in the compute precision
     gates: Floats  # [ranks, stages] part of ``parameters`` that belongs to gates
@@ -151,7 +153,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int], device
     connections are kept with the inputs and outputs of a stage. Offloaded activations of one layer are being copied, and
     are part of the working set.
     """
-    parameters, own, copied, gates, experts = np.zeros((5, program.ranks, program.stages))
+    parameters, reduced, own, copied, own_copied, gates, experts = np.zeros((7, program.ranks, program.stages))
     activations, offloads, deferred = np.zeros((3, program.stages))
     transients, gathered = np.zeros((2, program.ranks))
     holders = [tuple(program.ranks_of(stage)) for stage in range(program.stages)]
@@ -173,6 +175,11 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int], device
         of_experts = float(experts[rank, stage])
         dense = held.parameters - of_experts - table
         own[rank, stage] = dense * shares.dense + of_experts * shares.experts
+        is_end = stage in (0, program.stages - 1) and not table
+        reduced[rank, stage] = parameters[rank, stage] - is_end * table_of_step(design, program.stages, load)
+        copied_table = table if load.separates_table else 0.0
+        copied_dense = held.copied - of_experts - copied_table
+        own_copied[rank, stage] = copied_dense * shares.dense + of_experts * shares.experts
         gathered[rank] = max(gathered[rank], unsharded_bytes(design, design.meshes[rank], *held.neighbours))
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
@@ -184,10 +191,11 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int], device
         activations[stage] = max(activations[stage], kept)
         deferred[stage] = max(deferred[stage], held.deferred)
         transients[rank] = max(transients[rank], transient)
-    columns = (each.sum(axis=1).tolist() for each in (parameters, copied, own))
+    columns = (each.sum(axis=1).tolist() for each in (parameters, copied, own, own_copied))
     states = [state_bytes(design.training, *column) for column in zip(*columns, strict=True)]
     return Sizes(
         parameters=parameters,
+        reduced=reduced,
         own=own,
         computed_bytes=precision.computed_bytes(parameters, copied),
         gates=gates,
@@ -209,6 +217,15 @@ def _table_of_first_stage(design: Design, program: Program, rank: int, stage: in
     """
     is_head = stage == program.stages - 1 > 0 and rank in program.ranks_of(0)
     return load.vocab / load.tp * load.hidden if is_head and design.model.architecture.copies_embedding else 0.0
+
+
+def table_of_step(design: Design, stages: int, load: Workload) -> float:
+    """Return the parameters of a table whose gradients STEP sums instead of REDUCE_GRAD; 0 if there is none.
+
+    The first and the last stage share it. If the state is sharded, REDUCE_GRAD sums the gradients of each copy before.
+    """
+    is_shared = design.model.architecture.copies_embedding and stages > 1 and design.training.sharding == "none"
+    return load.vocab / load.tp * load.hidden if is_shared else 0.0
 
 
 StageSizesOf = Callable[[int, Workload, ExpertBlocks], StageSizes]
@@ -238,6 +255,17 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
             known[key] = sizes_of_new_stage(stage, load, blocks)
         return known[key]
 
+    def kinds_of_layers(stage: int, blocks: ExpertBlocks) -> list[int]:
+        numbers, targets = list(with_experts[stage]), {target for _, target in design.model.skips}
+        start = sum(layers[:stage])
+
+        def kind(layer: int) -> int:
+            if layer in design.model.expert_blocks:
+                return 1 + numbers.index(layer if layer in blocks else COMMON)
+            return 1 + len(numbers) if layer in targets else 0
+
+        return [kind(layer) for layer in range(start, start + layers[stage])]
+
     def sizes_of_new_stage(stage: int, load: Workload, blocks: ExpertBlocks) -> StageSizes:
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         uncommon = [Sparse(count, blocks[number].operators) for number, count in with_experts[stage].items()]
@@ -254,7 +282,7 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
             outputs=output + held,
             deferred=stage_memory.deferred_bytes(load, layers[stage], **how),
             transient=stage_memory.transient_bytes(load, layers[stage], **how),
-            neighbours=stage_memory.largest_neighbours(load, layers[stage], **how),
+            neighbours=stage_memory.largest_neighbours(load, kinds_of_layers(stage, blocks), **how),
         )
 
     return sizes_of_stage
@@ -372,5 +400,5 @@ def message_bytes_by_kind(design: Design, kinds: Kinds, held: Sizes) -> Floats:
 
 
 def gradient_bytes(design: Design, held: Sizes) -> Floats:
-    """Return the gradient bytes of each stage on one device before they are sharded, ``[stages]``."""
-    return np.asarray(held.parameters.max(axis=0) * element_sizes(design.training).gradients)
+    """Return the gradient bytes that REDUCE_GRAD sums for each stage on one device, ``[stages]``."""
+    return np.asarray(held.reduced.max(axis=0) * element_sizes(design.training).gradients)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.block_models import BlockModel
-from meshwave.engine.costs.device_sizes import Sizes, device_workload
+from meshwave.engine.costs.device_sizes import Sizes, device_workload, table_of_step
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock, expert_block
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.stage_parts import StagePart, stage_blocks
@@ -41,7 +41,7 @@ def gradient_buckets(design: Design, layers: Sequence[int]) -> list[Buckets]:
 
 
 def bucket_sizes(design: Design, layers: Sequence[int], held: Sizes) -> list[Sizes]:
-    """Return the sizes of each bucket, ``[buckets]``: those of ``held``, with only the parameters of the bucket."""
+    """Return the sizes of each bucket, ``[buckets]``: those of ``held``, with only the reduced parameters of the bucket."""
     if not uses_buckets(design):
         return [held]
     parameters = _block_parameters(design, layers)
@@ -54,7 +54,7 @@ def bucket_sizes(design: Design, layers: Sequence[int], held: Sizes) -> list[Siz
             dense[number, stage], experts[number, stage] = shares[each.start : each.stop].sum(axis=0)
     return [
         held._replace(
-            parameters=(held.parameters - held.experts) * of_dense + held.experts * of_experts,
+            reduced=(held.reduced - held.experts) * of_dense + held.experts * of_experts,
             gates=held.gates * of_experts,
             experts=held.experts * of_experts,
         )
@@ -137,7 +137,7 @@ def _divide(sizes: Sequence[float], count: int, joined: int) -> Buckets:
 def _block_parameters(design: Design, layers: Sequence[int]) -> list[list[tuple[float, float]]]:
     """Return the parameters of each block on a device of the first mesh, ``[stages][blocks]``.
 
-    They are those of experts, and all others.
+    They are those of experts, and all others whose gradients REDUCE_GRAD sums.
     """
     load = device_workload(design, design.meshes[0])
     block = expert_block(design, design.meshes[0], load)
@@ -150,6 +150,11 @@ def _block_parameters(design: Design, layers: Sequence[int]) -> list[list[tuple[
         return dense + beside * layers_with_experts, of_experts * layers_with_experts
 
     found = [[*map(count, stage_blocks(design, load, block, layers, stage))] for stage in range(len(layers))]
+    table = table_of_step(design, len(layers), load)
+    if table:
+        for stage, block in ((0, 0), (-1, -1)):
+            dense, routed = found[stage][block]
+            found[stage][block] = max(0.0, dense - table), routed
     # The only stage of a language model has embedding and head: if they are tied, the head has no table of its own.
     may_tie_head = len(layers) == 1 and not isinstance(design.model, BlockModel)
     if may_tie_head:

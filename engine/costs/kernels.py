@@ -52,6 +52,11 @@ def recomputed_share(operator: Operator, part: RecomputedPart | None) -> float:
     return 0.0
 
 
+def recomputes_experts(part: RecomputedPart | None) -> bool:
+    """Return True if the backward of a layer runs its experts again, including their exchanges."""
+    return part in ("operators", "layers", "layers-early-stop")
+
+
 def _kernel_seconds(work: Work, device: Device, kind: DeviceKind, kernels: Kernels, part: GraphPart | None) -> float:
     """Return the seconds of work on a device with the constants of its kind.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +15,26 @@ from meshwave.engine.document import Design
 from meshwave.engine.program.program import Program
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.integer[Any]]
 Price = Callable[[Design], Floats]
-"""Function that returns the seconds of each distinct action, ``[kinds]``, for a design with other documents."""
+"""Function that returns the seconds of actions, or of slots, ``[prices]``, for a design with other documents."""
 
 PRICED_LENGTHS = 17
 """Number of lengths of sequences that are priced; the prices of lengths between them are interpolated."""
 
 
 def microbatch_scale(design: Design, program: Program, seconds: Floats, price: Price) -> Floats:
-    """Return the seconds of each computation and message relative to the ``seconds`` of its kind, ``[rows]``."""
-    base = seconds[distinct_kinds(program).of_row]
-    found = _padded_seconds(design, program, price)
+    """Return the seconds of each computation and message relative to the ``seconds`` of its kind, ``[rows]``.
+
+    Args:
+        design: the design.
+        program: the program of the design.
+        seconds: [kinds] seconds of each distinct action.
+        price: function that returns ``seconds`` for other documents.
+    """
+    kind = distinct_kinds(program).of_row
+    base = seconds[kind]
+    found = padded_seconds(design, program, program.row_microbatch, kind, price)
     if found is None:
         found = _packed_seconds(design, program, base, price)
     if found is None:
@@ -40,23 +50,30 @@ def length_scale(design: Design, program: Program) -> Floats:
     return scale
 
 
-def _padded_seconds(design: Design, program: Program, price: Price) -> Floats | None:
-    """Return the seconds of each row with sequences of the length of its microbatch; None without padded documents.
+def padded_seconds(design: Design, program: Program, microbatches: Ints, prices: Ints, price: Price) -> Floats | None:
+    """Return the seconds of actions with sequences of the length of their microbatch; None without padded documents.
 
     Attention that is masked at padding is linear in the share of the sequence to which tokens attend.
+
+    Args:
+        design: the design.
+        program: the program of the design.
+        microbatches: [actions] microbatch of each action.
+        prices: [actions] place of each action in the result of ``price``.
+        price: function that returns the seconds for other documents.
     """
     lengths = padded_lengths(design)
     if lengths is None or program.microbatches != len(lengths):
         return None
     priced = np.unique(np.quantile(lengths, np.linspace(0, 1, PRICED_LENGTHS), method="nearest"))
     shortened = [shorten_sequences(design, length) for length in priced.tolist()]
-    length, kind = lengths[program.row_microbatch], distinct_kinds(program).of_row
+    length = lengths[microbatches]
     above = np.searchsorted(priced, length)
     below = np.maximum(above - 1, 0)
     share = (length - priced[below]) / np.maximum(priced[above] - priced[below], 1)
 
     def interpolate(table: Floats) -> Floats:
-        return np.asarray((1 - share) * table[below, kind] + share * table[above, kind])
+        return np.asarray((1 - share) * table[below, prices] + share * table[above, prices])
 
     table, masked = np.stack([price(each) for each in shortened]), masked_shares(design)
     if masked is None:
@@ -66,7 +83,7 @@ def _padded_seconds(design: Design, program: Program, price: Price) -> Floats | 
     less = np.stack([price(each) for each in halves])
     slope = np.divide(table - less, full - half, out=np.zeros_like(table), where=full > half)
     attended = np.interp(length, priced, full[:, 0])
-    found: Floats = interpolate(table) - (attended - masked[program.row_microbatch]) * interpolate(slope)
+    found: Floats = interpolate(table) - (attended - masked[microbatches]) * interpolate(slope)
     return found
 
 

@@ -71,6 +71,14 @@ def masked_shares(design: Design) -> NDArray[np.float64] | None:
     return np.asarray(shares[shares.sum(axis=1).argmax()])
 
 
+def document_attended_share(design: Design) -> float | None:
+    """Return the mean fraction of the sequence to which a token of a document attends; None without padded documents."""
+    lengths, model = sequence_lengths(design), design.model
+    if lengths is None or not isinstance(model, LanguageModel):
+        return None
+    return float((lengths * model.attended_share(lengths)).sum() / lengths.sum())
+
+
 PLANNED_LENGTHS = 16
 """Number of lengths of padded sequences for which transfers between meshes are planned."""
 

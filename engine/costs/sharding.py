@@ -104,7 +104,7 @@ class StateBytes(NamedTuple):
     optimizer: float
 
 
-def state_bytes(training: Training, parameters: float, copied: float, own: float) -> StateBytes:
+def state_bytes(training: Training, parameters: float, copied: float, own: float, own_copied: float) -> StateBytes:
     """Return the bytes of the training state of a device.
 
     Args:
@@ -112,12 +112,12 @@ def state_bytes(training: Training, parameters: float, copied: float, own: float
         parameters: number of parameters with which the device computes.
         copied: number of these of which mixed precision keeps a copy besides the master weights.
         own: number of parameters whose state is on this device; equals ``parameters`` without sharding.
+        own_copied: number of these of which mixed precision keeps a copy; equals ``copied`` without sharding.
     """
-    size, share = element_sizes(training), own / parameters if parameters else 1.0
-    computed = size.computed_bytes(parameters, copied) * (share if training.sharding == "parameters" else 1.0)
-    master = copied * size.weights * share if size.copy else 0.0
+    size = element_sizes(training)
+    computed = (own, own_copied) if training.sharding == "parameters" else (parameters, copied)
     return StateBytes(
-        weights=computed + master,
+        weights=size.computed_bytes(*computed) + (own_copied * size.weights if size.copy else 0.0),
         gradients=(own if training.scatters_blocks else parameters) * size.gradients,
         optimizer=own * optimizer_state_bytes(training),
     )

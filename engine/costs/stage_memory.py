@@ -31,25 +31,39 @@ def sum_over_stage(
     return sum(count * sum(map(value, operators)) for operators, count in parts)
 
 
+BlockSize = tuple[float, float]
+"""Numbers of parameters and of copied parameters of a block."""
+
+
 def largest_neighbours(
-    load: Workload, layers: int, *, first: bool, last: bool, sparse: Sequence[Sparse] = ()
-) -> tuple[float, float]:
-    """Return the numbers of parameters and of copied parameters of the two largest adjacent blocks of a stage.
+    load: Workload, kinds: Sequence[int], *, first: bool, last: bool, sparse: Sequence[Sparse] = ()
+) -> BlockSize:
+    """Return the size of the two largest adjacent blocks of a stage. A block is the embedding, a layer, or the head.
 
-    A block is the embedding, a layer, or the head.
+    Args:
+        load: work of the device.
+        kinds: [layers] kind of each layer: 0, or 1 + its place in ``sparse``.
+        first: True for the first stage.
+        last: True for the last stage.
+        sparse: layers that differ from the others.
     """
-    blocks = [
-        *([embedding_operators(load)] if first else []),
-        *[layer_operators(load)] * min(2, layers - sum(each.layers for each in sparse)),
-        *[each.operators for each in sparse for _ in range(min(2, each.layers))],
-        *([head_operators(load)] if last else []),
-    ]
-    return largest_pair(blocks)
+    of_kinds = [block_size(layer_operators(load)), *(block_size(each.operators) for each in sparse)]
+    return largest_pair(
+        [
+            *([block_size(embedding_operators(load))] if first else []),
+            *(of_kinds[kind] for kind in kinds),
+            *([block_size(head_operators(load))] if last else []),
+        ]
+    )
 
 
-def largest_pair(blocks: Sequence[Sequence[Operator]]) -> tuple[float, float]:
-    """Return the numbers of parameters and of copied parameters of the two largest adjacent blocks."""
-    sizes = [(sum(each.parameters for each in block), sum(each.copied for each in block)) for block in blocks]
+def block_size(operators: Sequence[Operator]) -> BlockSize:
+    """Return the size of a block of these operators."""
+    return sum(each.parameters for each in operators), sum(each.copied for each in operators)
+
+
+def largest_pair(sizes: Sequence[BlockSize]) -> BlockSize:
+    """Return the size of the two largest adjacent blocks together."""
     return max((a + c, b + d) for (a, b), (c, d) in pairwise([(0.0, 0.0), *sizes]))
 
 

@@ -10,7 +10,7 @@ from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.alpha_beta import CollectivePrice, collective_seconds
 from meshwave.engine.costs.context_exchange import ContextCost
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock, ExpertBlocks, ExpertCounts
-from meshwave.engine.costs.kernels import recomputed_share, work_seconds
+from meshwave.engine.costs.kernels import recomputed_share, recomputes_experts, work_seconds
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.overlapped_slots import Piece
 from meshwave.engine.costs.profile import BlockKind
@@ -110,7 +110,7 @@ class MeshPrices:
 
     def _expert_layer_seconds(self, block: ExpertBlock) -> Seconds:
         around = [operator for operator in block.operators if operator.name != EXPERTS]
-        again = self._load.kernels.recomputes in ("layers", "layers-early-stop")
+        again = recomputes_experts(self._load.kernels.recomputes)
         return self._sequential_seconds(around) + Seconds(
             block.forward_s,
             block.input_gradient_s + (block.forward_s if again else 0.0),
@@ -198,6 +198,7 @@ class MeshPrices:
             found.input_gradient,
             found.weight_gradient,
             hidden=found.input_gradient + found.weight_gradient - found.backward,
+            again=found.forward,
             unshard=unshard,
         )
 

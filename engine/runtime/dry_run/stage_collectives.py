@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from meshwave.engine.costs.collective_flows import blocks_of_stages, context_costs, reduced_bytes
+from meshwave.engine.costs.kernels import recomputes_experts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.experts import CostedStep, Layer, traffic
@@ -128,7 +129,7 @@ class StageCollectives:
     def _stage_bytes(self, stage: int) -> tuple[CollectiveBytes, CollectiveBytes]:
         """Return the bytes of the collectives in a forward and in a backward of a stage.
 
-        The exposed part of a context-parallel exchange is one message from each device to the next one.
+        A backward includes what it recomputes, unless the whole stage is recomputed. The exposed part of a context-parallel exchange is one message from each device to the next one.
         """
         mesh, experts = self._design.meshes[self._rank], self._stages[stage].experts
         all_reduce = Collective("all_reduce", TENSOR_PARALLEL)
@@ -142,7 +143,8 @@ class StageCollectives:
         for number, layers in experts.items():
             priced = price_expert_layer(self._design, mesh, number)
             forward += self._expert_bytes(priced.layer, priced.forward, layers)
-            backward += self._expert_bytes(priced.layer, priced.backward, layers)
+            again = priced.forward if recomputes_experts(self._design.pipeline.recomputed_part) else []
+            backward += self._expert_bytes(priced.layer, [*again, *priced.backward], layers)
         return forward, backward
 
     def _expert_bytes(self, layer: Layer, steps: Sequence[CostedStep], layers: int) -> CollectiveBytes:

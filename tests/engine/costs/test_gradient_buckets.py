@@ -64,7 +64,7 @@ def test_all_buckets_together_are_the_stage(model: dict[str, Any]) -> None:
     found = bucket_sizes(drawn, [8], held)
 
     assert len(found) == 3
-    for name in ("parameters", "gates", "experts"):
+    for name in ("reduced", "gates", "experts"):
         assert sum(getattr(each, name) for each in found) == pytest.approx(getattr(held, name))
 
 

@@ -43,7 +43,7 @@ def seconds_of(priced: tuple[Program, Costs], op: Op) -> float:
 def test_state_takes_the_memory_of_the_zero_paper(sharding: Any, gigabytes: float) -> None:
     """Rajbhandari et al., arXiv:1910.02054, figure 1: 7.5 billion parameters on 64 GPUs with Adam, in 16 bits."""
     own = 7.5e9 if sharding == "none" else 7.5e9 / 64
-    found = state_bytes(Training(sharding=sharding, **BF16), 7.5e9, 7.5e9, own)
+    found = state_bytes(Training(sharding=sharding, **BF16), 7.5e9, 7.5e9, own, own)
 
     assert sum(found) / 1e9 == pytest.approx(gigabytes, abs=0.05)
 
