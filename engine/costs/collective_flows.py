@@ -41,22 +41,23 @@ from meshwave.engine.program.program import Program
 def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
     """Return the rings of devices that reduce gradients together, by stage; their ``share`` is in bytes.
 
-    Each expert is reduced over the devices that hold it, then partial gates over all devices, then the weights that all
-    replicas share.
+    Each expert is reduced over the devices that hold it, then partial gates and other partial weights over all devices,
+    then the weights that all replicas share.
     """
     size, of_item = gradient_bytes(design, held), element_sizes(design.training).gradients
-    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
+    partial, gates, experts = (each.max(axis=0) * of_item for each in (held.partial, held.gates, held.experts))
     found = []
     for stage in range(program.stages):
         meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
+        everyone = tuple(device for mesh in meshes for device in mesh.devices)
         rings: list[Sharing] = []
-        shared = float(size[stage] - experts[stage])
+        whole, shared = float(partial[stage]), float(size[stage] - experts[stage] - partial[stage])
         if experts[stage]:
-            parts, partial = expert_sharing(design, meshes)
-            shared -= float(gates[stage]) if partial else 0.0
+            parts, gates_are_partial = expert_sharing(design, meshes)
+            of_gates = float(gates[stage]) if gates_are_partial else 0.0
+            whole, shared = whole + of_gates, shared - of_gates
             rings += [Sharing(part.devices, part.share * float(experts[stage])) for part in parts]
-            everyone = tuple(device for mesh in meshes for device in mesh.devices)
-            rings += [Sharing(everyone, float(gates[stage]))] if partial else []
+        rings += [Sharing(everyone, whole)] if whole else []
         rings += [Sharing(tuple(group), shared) for group in weight_groups(meshes)]
         found.append(rings)
     return found

@@ -310,11 +310,11 @@ def _slot_savings(
     def price(other: Design) -> Floats:
         return saved(other, model.seconds(other, program, distinct, layers, held))
 
-    padded = [
+    first, last = (
         padded_seconds(design, program, program.row_microbatch[rows], number, price) for rows in (second - 1, second)
-    ]
-    if padded[0] is None or padded[1] is None:
+    )
+    if first is None or last is None:
         savings[second] = saved(design, seconds)[number]
     else:
-        savings[second] = np.minimum(*padded)
+        savings[second] = np.minimum(first, last)
     return savings

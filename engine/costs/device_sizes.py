@@ -45,6 +45,8 @@ class StageSizes(NamedTuple):
     transient: float
     neighbours: tuple[float, float]
     """Numbers of parameters and of copied parameters of the two largest adjacent blocks."""
+    partial: float = 0.0
+    """Number of parameters whose gradients a device has for its own tokens only; see :func:`partial_parameters`."""
 
 
 class Sizes(NamedTuple):
@@ -52,6 +54,9 @@ class Sizes(NamedTuple):
 
     parameters: Floats  # [ranks, stages] parameters of one device; 0 if a rank does not hold the stage
     reduced: Floats  # [ranks, stages] part of ``parameters`` whose gradients REDUCE_GRAD sums; STEP sums those of a tied table
+    partial: (
+        Floats  # [ranks, stages] part of ``reduced`` that all devices of a mesh reduce; see :func:`partial_parameters`
+    )
     own: Floats  # [ranks, stages] parameters whose state is on the device; all of them without sharding
     computed_bytes: Floats  # [ranks, stages] bytes of the weights in the compute precision
     gates: Floats  # [ranks, stages] part of ``parameters`` that belongs to gates
@@ -153,7 +158,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int], device
     connections are kept with the inputs and outputs of a stage. Offloaded activations of one layer are being copied, and
     are part of the working set.
     """
-    parameters, reduced, own, copied, own_copied, gates, experts = np.zeros((7, program.ranks, program.stages))
+    parameters, reduced, partial, own, copied, own_copied, gates, experts = np.zeros((8, program.ranks, program.stages))
     activations, offloads, deferred = np.zeros((3, program.stages))
     transients, gathered = np.zeros((2, program.ranks))
     holders = [tuple(program.ranks_of(stage)) for stage in range(program.stages)]
@@ -177,6 +182,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int], device
         own[rank, stage] = dense * shares.dense + of_experts * shares.experts
         is_end = stage in (0, program.stages - 1) and not table
         reduced[rank, stage] = parameters[rank, stage] - is_end * table_of_step(design, program.stages, load)
+        partial[rank, stage] = held.partial
         copied_table = table if load.separates_table else 0.0
         copied_dense = held.copied - of_experts - copied_table
         own_copied[rank, stage] = copied_dense * shares.dense + of_experts * shares.experts
@@ -196,6 +202,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int], device
     return Sizes(
         parameters=parameters,
         reduced=reduced,
+        partial=partial,
         own=own,
         computed_bytes=precision.computed_bytes(parameters, copied),
         gates=gates,
@@ -226,6 +233,34 @@ def table_of_step(design: Design, stages: int, load: Workload) -> float:
     """
     is_shared = design.model.architecture.copies_embedding and stages > 1 and design.training.sharding == "none"
     return load.vocab / load.tp * load.hidden if is_shared else 0.0
+
+
+ROW_PRODUCTS = {"attention output", "feed-forward out"}
+"""Names of the operators whose results are summed over a tensor-parallel group; the gradient of their bias is whole."""
+
+
+def partial_parameters(load: Workload, layers: int, joins: int, *, first: bool, last: bool) -> float:
+    """Return the parameters of a stage that tensor parallelism does not divide, if it divides the tokens instead.
+
+    With sequence parallelism, the gradients of norms and of other whole weights are sums over the tokens of a device, so
+    that all devices of a mesh must sum them. Layers with experts count as dense ones; gates are counted apart.
+    """
+    tp = load.tp
+    if not load.sequence_parallel or tp == 1:
+        return 0.0
+
+    def count(of_device: Workload) -> float:
+        sparse = [Sparse(joins, transformer_layers.joining_layer_operators(of_device))] if joins else []
+        return stage_memory.sum_over_stage(
+            lambda operator: 0.0 if operator.name in ROW_PRODUCTS else operator.parameters,
+            of_device,
+            layers,
+            first,
+            last,
+            sparse,
+        )
+
+    return (tp * count(load) - count(replace(load, tp=1))) / (tp - 1)
 
 
 StageSizesOf = Callable[[int, Workload, ExpertBlocks], StageSizes]
@@ -283,6 +318,7 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
             deferred=stage_memory.deferred_bytes(load, layers[stage], **how),
             transient=stage_memory.transient_bytes(load, layers[stage], **how),
             neighbours=stage_memory.largest_neighbours(load, kinds_of_layers(stage, blocks), **how),
+            partial=partial_parameters(load, layers[stage], joins[stage], **ends),
         )
 
     return sizes_of_stage

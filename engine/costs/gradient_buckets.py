@@ -55,6 +55,7 @@ def bucket_sizes(design: Design, layers: Sequence[int], held: Sizes) -> list[Siz
     return [
         held._replace(
             reduced=(held.reduced - held.experts) * of_dense + held.experts * of_experts,
+            partial=held.partial * of_dense,
             gates=held.gates * of_experts,
             experts=held.experts * of_experts,
         )
@@ -152,9 +153,9 @@ def _block_parameters(design: Design, layers: Sequence[int]) -> list[list[tuple[
     found = [[*map(count, stage_blocks(design, load, block, layers, stage))] for stage in range(len(layers))]
     table = table_of_step(design, len(layers), load)
     if table:
-        for stage, block in ((0, 0), (-1, -1)):
-            dense, routed = found[stage][block]
-            found[stage][block] = max(0.0, dense - table), routed
+        for blocks, place in ((found[0], 0), (found[-1], -1)):  # embedding and head
+            dense, routed = blocks[place]
+            blocks[place] = max(0.0, dense - table), routed
     # The only stage of a language model has embedding and head: if they are tied, the head has no table of its own.
     may_tie_head = len(layers) == 1 and not isinstance(design.model, BlockModel)
     if may_tie_head:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from meshwave.engine.costs.alpha_beta import CollectivePrice, collective_seconds, small_all_reduce_seconds
@@ -22,9 +24,9 @@ def reduce_seconds(
     With sharded optimizer states this is a reduce-scatter.
     """
     of_item = element_sizes(design.training).gradients
-    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
+    parts = _Parts(*(each.max(axis=0) * of_item for each in (held.partial, held.gates, held.experts)))
     size, rounds = gradient_bytes(design, held), reduction_rounds(design)
-    return _replica_seconds(design, program, size, gates, experts, collective, rounds)
+    return _replica_seconds(design, program, size, parts, collective, rounds)
 
 
 def update_exchange_seconds(
@@ -43,8 +45,9 @@ def _weight_gather_seconds(design: Design, program: Program, held: Sizes, collec
     if design.training.sharding not in ("optimizer", "gradients"):
         return np.zeros(design.ranks)
     sizes = element_sizes(design.training)
-    gates, experts = (sizes.computed_bytes(each, each).max(axis=0) for each in (held.gates, held.experts))
-    gathers = _replica_seconds(design, program, held.computed_bytes.max(axis=0), gates, experts, collective, rounds=1)
+    own = (held.partial, held.gates, held.experts)
+    parts = _Parts(*(sizes.computed_bytes(each, each).max(axis=0) for each in own))
+    gathers = _replica_seconds(design, program, held.computed_bytes.max(axis=0), parts, collective, rounds=1)
     return np.array([sum(gathers[stage] for stage in program.stages_of(rank)) for rank in range(program.ranks)])
 
 
@@ -70,32 +73,34 @@ def _tied_head_seconds(design: Design, program: Program, collective: CollectiveP
     return seconds
 
 
+class _Parts(NamedTuple):
+    """Parts of the state of each stage that other devices share than the rest, in bytes, ``[stages]`` each."""
+
+    partial: Floats
+    gates: Floats
+    experts: Floats
+
+
 def _replica_seconds(
-    design: Design,
-    program: Program,
-    size: Floats,
-    gates: Floats,
-    experts: Floats,
-    collective: CollectivePrice,
-    rounds: int,
+    design: Design, program: Program, size: Floats, parts: _Parts, collective: CollectivePrice, rounds: int
 ) -> Floats:
     """Return the seconds of a collective of ``size`` bytes of each stage over replicas of its weights, ``[stages]``.
 
     These devices are the data-parallel replicas on all meshes that hold the stage. Each tensor-parallel shard is
     reduced by its own group, all groups concurrently. Then each expert is reduced over the devices that hold it, and
-    partial gates over all devices.
+    partial gates and other partial weights over all devices.
     """
     seconds = np.zeros(program.stages)
     for stage in range(program.stages):
         meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
-        shared = float(size[stage] - experts[stage])
-        if experts[stage]:
-            parts, partial = expert_sharing(design, meshes)
-            shared -= float(gates[stage]) if partial else 0.0
-            held = float(experts[stage])
-            seconds[stage] += expert_reduction_seconds(design.cluster, parts, held, collective, rounds)
-            everyone = [device for mesh in meshes for device in mesh.devices]
-            seconds[stage] += collective(design.cluster, [everyone], float(gates[stage]), rounds) if partial else 0.0
+        partial, gates, experts = (float(part[stage]) for part in parts)
+        whole, shared = partial, float(size[stage]) - experts - partial
+        if experts:
+            sharing, gates_are_partial = expert_sharing(design, meshes)
+            whole, shared = (whole + gates, shared - gates) if gates_are_partial else (whole, shared)
+            seconds[stage] += expert_reduction_seconds(design.cluster, sharing, experts, collective, rounds)
+        everyone = [device for mesh in meshes for device in mesh.devices]
+        seconds[stage] += collective(design.cluster, [everyone], whole, rounds) if whole else 0.0
         seconds[stage] += collective(design.cluster, weight_groups(meshes), shared, rounds)
     return seconds
 

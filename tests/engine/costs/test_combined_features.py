@@ -163,3 +163,18 @@ def test_only_adjacent_blocks_are_gathered_together(design: Make) -> None:
     dense, routed = 2 * 256 * 1024, 8 * 2 * 256 * 1024
     assert gathered(1) - gathered(2) == pytest.approx(8 * (routed - dense), rel=0.01)
     assert gathered(4) == pytest.approx(gathered(2))
+
+
+def test_sequence_parallelism_sums_whole_weights_over_the_mesh(design: Make) -> None:
+    """The bytes are those that a run sums: 68608 for two joins of skip connections, and the norms of the last stage."""
+    model = {"kind": "u-transformer", "layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 512}
+    drawn = design(2, tp=2, model=model, cluster=SLOW, training={"sequence_parallel": True})
+    program = lower(drawn)
+
+    prediction = predict(drawn)
+
+    joins, norms = 2 * (2 * 64**2 + 64), 5 * 2 * 64
+    assert 4 * device_sizes(drawn, program, [2, 2]).partial[1, 1] == 4 * (joins + norms) == 68_608
+    (row,) = np.flatnonzero((program.op == Op.REDUCE_GRAD) & (program.rank == 1))
+    assert prediction.costs.seconds[row] == pytest.approx(68_608 / 5e9 + 2e-6)
+    assert not device_sizes(design(2, tp=2, model=model), program, [2, 2]).partial.any()
