@@ -310,11 +310,7 @@ def _slot_savings(
     def price(other: Design) -> Floats:
         return saved(other, model.seconds(other, program, distinct, layers, held))
 
-    first, last = (
-        padded_seconds(design, program, program.row_microbatch[rows], number, price) for rows in (second - 1, second)
-    )
-    if first is None or last is None:
-        savings[second] = saved(design, seconds)[number]
-    else:
-        savings[second] = np.minimum(first, last)
+    of_both = program.row_microbatch[np.concatenate([second - 1, second])]
+    padded = padded_seconds(design, program, of_both, np.concatenate([number, number]), price)
+    savings[second] = saved(design, seconds)[number] if padded is None else padded.reshape(2, -1).min(axis=0)
     return savings
