@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from bokeh.document import Document as Bokeh
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwave.designer.pages import design_page
 from meshwave.designer.pages.start_page import ExampleCards, StartPage
 from meshwave.designer.state import edit_log
 from meshwave.designer.state.draft import Draft
@@ -195,6 +197,47 @@ def test_a_damaged_design_does_not_hide_the_others(library: Library) -> None:
     library.path(sound, "card.json").write_text("[]")
 
     assert [card["id"] for card in library.cards()] == [sound]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"\x00\xff\x80",
+        b'{"name": "\xe4"}',
+        b"[" * 100_000,
+        FIRST.to_json().encode().replace(b"{", b'{"new": 1,', 1),
+    ],
+    ids=["empty", "null", "binary", "latin-1", "nested", "a newer version's"],
+)
+def test_a_design_that_cannot_be_read_stays_and_a_new_one_is_opened_with_the_reason(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    path = studio.library.path(studio.library.add(FIRST), "design.json")
+    path.write_bytes(content)
+    monkeypatch.setattr(design_page, "page_argument", lambda name: path.parent.name if name == "draft" else "")
+
+    opened = design_page._open_draft(studio, Bokeh())
+    opened.claim()
+    assert f"{path} cannot be read and stays unchanged: " in opened.session.notice
+    opened.session.edit("name", "mine", "rename")
+
+    assert path.read_bytes() == content
+    assert studio.read_draft(opened.name).name == "mine"
+
+
+def test_a_lesson_is_left_although_the_design_from_before_cannot_be_read(studio: Studio) -> None:
+    draft = tab(studio)
+    draft.save_shown_lesson(("bubbles", FIRST.model_copy(update={"name": "mine"})))
+    before = studio.library.path(studio.library.path(GIVEN, "lesson").read_text().split()[1], "design.json")
+    before.write_text("{")
+
+    again = tab(studio)
+    assert again.lesson == ("bubbles", FIRST)
+    again.save_shown_lesson(None)
+
+    assert before.read_text() == "{"
 
 
 @pytest.mark.parametrize("design", ["", "..", "../../etc", "0123456789AB", "0" * 13])
