@@ -28,6 +28,7 @@ from meshwave.engine.document.links import data_url, design_link, embedded_docum
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.reading import lesson_folders
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.launchers import launchers
@@ -109,6 +110,28 @@ def test_a_log_that_is_too_large_is_restarted_and_keeps_the_versions(
 
     assert [step.label for step in log.replay().past] == ["rename"]
     assert [(version.name, version.design) for version in log.versions()] == [("before", FIRST)]
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [("json.dumps", KeyboardInterrupt()), ("pathlib.Path.read_bytes", OSError(5, "Input/output error"))],
+)
+def test_versions_are_kept_if_clearing_a_large_log_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, error: BaseException
+) -> None:
+    log = EditLog(tmp_path / "log")
+    log.add_version("before", FIRST)
+
+    def fail(*given: object, **options: object) -> bytes:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(edit_log, "LARGEST_LOG_BYTES", 100)
+        patch.setattr(failing, fail)
+        with pytest.raises((KeyboardInterrupt, Refusal)):
+            log.add_edit(FIRST, FIRST.model_copy(update={"name": "other"}), "rename", opens=False)
+
+    assert [version.name for version in log.versions()] == ["before"]
 
 
 def test_opening_another_design_leaves_the_open_one_in_the_library(studio: Studio) -> None:
