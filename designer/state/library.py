@@ -122,13 +122,15 @@ class Library:
             return default
 
     def save(self, design: str, content: Design) -> None:
-        """Write a design.
+        """Write a design; one that was deleted, which a tab still shows, is restored with its history.
 
         Raises:
             InputError: there is no space, or the file cannot be written.
         """
         path = self.path(design, "design.json")
         self.check_space(is_new=not path.exists())
+        if not path.exists():
+            self._bring_back(design)
         with suppress(OSError):  # writing the file reports the error
             path.parent.mkdir(mode=0o700, exist_ok=True)
         save_design(content, path)
@@ -164,22 +166,36 @@ class Library:
         folder = self.path(design, "").resolve()
         if folder.exists():
             deleted = folder.with_name(design + DELETED)
-            shutil.rmtree(deleted, ignore_errors=True)  # a tab may have saved the design again after it was deleted
+            with suppress(FileNotFoundError):  # usually there is no earlier copy
+                deleted.rename(folder.with_name(new_id() + DELETED))
             os.utime(folder.rename(deleted))
 
     def restore(self, design: str) -> None:
-        """Restore a deleted design.
+        """Restore a deleted design; nothing happens if a tab has saved it since, which restores it too.
 
         Raises:
             Refusal: the library does not have the deleted design, for example because its time has expired, or there is no
                 space for it.
         """
-        folder = self.path(design, "").resolve()
+        if self.has(design):
+            return
         self._check(self.folder, True)
-        try:
-            folder.with_name(design + DELETED).rename(folder)
-        except OSError:
-            raise Refusal("deleted_for_good") from None
+        if not self._bring_back(design):
+            raise Refusal("deleted_for_good")
+
+    def _bring_back(self, design: str) -> bool:
+        """Rename the folder of a deleted design back; return False if that is not possible."""
+        folder = self.path(design, "").resolve()
+        deleted = folder.with_name(design + DELETED)
+        if not deleted.is_dir():
+            return False
+        with suppress(OSError):
+            for path in folder.glob("*"):  # such as the run that a tab has shown since
+                path.replace(deleted / path.name)
+            if folder.exists():
+                folder.rmdir()
+            deleted.rename(folder)
+        return self.has(design)
 
     # ---- what was opened recently ----
 

@@ -204,6 +204,35 @@ def test_a_design_that_was_saved_again_after_it_was_deleted_can_be_deleted_again
     assert library.read(design) == again
 
 
+@pytest.mark.parametrize("shows_run", [False, True])
+def test_an_edit_in_a_tab_restores_a_deleted_design_with_its_versions(studio: Studio, shows_run: bool) -> None:
+    draft = tab(studio)
+    draft.session.edit("name", "one", "rename")
+    draft.edit_log().add_version("kept", FIRST)
+    studio.library.delete(GIVEN)
+
+    if shows_run:
+        draft.save_shown_run("0001")
+    draft.session.edit("name", "two", "rename again")
+    studio.library.restore(GIVEN)
+
+    assert studio.library.read(GIVEN).name == "two"
+    assert tab(studio).run == ("0001" if shows_run else "")
+    assert [version.name for version in draft.edit_log().versions()] == ["kept"]
+    assert [step.label for step in draft.edit_log().replay().past] == ["rename", "rename again"]
+
+
+def test_deleting_a_design_keeps_an_earlier_deleted_copy(library: Library) -> None:
+    design = library.add(FIRST)
+    library.delete(design)
+    library.path(design, "").mkdir()
+    library.path(design, "design.json").write_text(FIRST.to_json())
+
+    library.delete(design)
+
+    assert len(list(library.folder.glob("*.deleted/design.json"))) == 2
+
+
 def test_drafts_of_earlier_versions_are_moved_to_the_library(tmp_path: Path) -> None:
     (tmp_path / "drafts").mkdir()
     (tmp_path / "drafts" / f"{GIVEN}.json").write_text(FIRST.to_json())
