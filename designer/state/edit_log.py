@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Refusal
 
@@ -114,7 +115,7 @@ class EditLog:
     def _replay(self) -> Replayed:
         state = Replayed()
         for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
-            with suppress(ValueError, KeyError, IndexError, TypeError):
+            with suppress(ValueError, KeyError, IndexError, TypeError, RecursionError):
                 state.apply(json.loads(line))
         return state
 
@@ -158,9 +159,11 @@ class EditLog:
         self._append({"move": move})
 
     def versions(self) -> list[Version]:
-        """Return the named versions, the latest first."""
-        found = self.replay().versions.items()
-        made = [Version(name, line["at"], parse_design(line["content"], draft=True)) for name, line in found]
+        """Return the named versions, the latest first; those that cannot be read are left out."""
+        made = []
+        for name, line in self.replay().versions.items():
+            with suppress(InputError, ValueError, KeyError, TypeError):
+                made.append(Version(str(name), float(line["at"]), parse_design(line["content"], draft=True)))
         return sorted(made, key=lambda version: -version.saved_s)
 
     def add_version(self, name: str, design: Design) -> None:

@@ -4,6 +4,7 @@ design.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -132,6 +133,22 @@ def test_versions_are_kept_if_clearing_a_large_log_fails(
             log.add_edit(FIRST, FIRST.model_copy(update={"name": "other"}), "rename", opens=False)
 
     assert [version.name for version in log.versions()] == ["before"]
+
+
+@pytest.mark.parametrize("damage", [{"content": {"format": "meshwave/99"}}, {"content": None}, {"at": None}])
+def test_a_version_that_cannot_be_read_hides_no_other_and_stays_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, object]
+) -> None:
+    log, path = EditLog(tmp_path / "log"), tmp_path / "log"
+    log.add_version("sound", FIRST)
+    line = {"version": "damaged", "at": 1.0, "content": {}} | damage
+    path.write_text(path.read_text() + json.dumps(line) + "\n" + '{"version": "empty"}\n' + "[" * 100_000)
+
+    assert [version.name for version in log.versions()] == ["sound"]
+
+    monkeypatch.setattr(edit_log, "LARGEST_LOG_BYTES", 100)
+    log.add_edit(FIRST, FIRST.model_copy(update={"name": "other"}), "rename", opens=False)
+    assert json.dumps(line, separators=(",", ":")) in path.read_text().splitlines()
 
 
 def test_opening_another_design_leaves_the_open_one_in_the_library(studio: Studio) -> None:
