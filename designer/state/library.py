@@ -132,6 +132,7 @@ class Library:
         if not path.exists():
             self._bring_back(design)
         with suppress(OSError):  # writing the file reports the error
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
         save_design(content, path)
 
@@ -222,7 +223,7 @@ class Library:
     def cards(self) -> list[Card]:
         """Return the cards of all designs, the latest edit first; designs of open lessons are left out."""
         found = []
-        for path in self.folder.iterdir():
+        for path in self.folder.glob("*"):  # none if the folder was removed
             with suppress(OSError, MeshwaveError, ValueError):  # a damaged design is not shown
                 if is_id(path.name) and not (path / "lesson").exists():
                     edited_s = (path / "design.json").stat().st_mtime

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -258,6 +259,17 @@ def test_drafts_of_earlier_versions_are_moved_to_the_library(tmp_path: Path) -> 
 
     assert library.read(GIVEN) == FIRST
     assert [card["name"] for card in library.cards()] == [FIRST.name]
+
+
+def test_a_library_whose_folder_was_removed_is_empty_and_saves_again(library: Library) -> None:
+    library.add(FIRST)
+    shutil.rmtree(library.folder)
+    assert library.cards() == []
+
+    design = library.add(FIRST)
+
+    assert [card["id"] for card in library.cards()] == [design]
+    assert library.folder.stat().st_mode & 0o077 == 0
 
 
 def test_a_damaged_design_does_not_hide_the_others(library: Library) -> None:
