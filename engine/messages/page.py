@@ -66,7 +66,7 @@ MESSAGES: dict[str, Message] = {
     "unwritable_link": "the list of shared designs cannot be saved: {reason}",
     "damaged_links": (
         "designs cannot be shared: the list of shared designs, {path}, is damaged; repair the file, or rename it to start "
-        "without links; then restart the server"
+        "without links"
     ),
     "unknown_shared_design": "this link is not valid; ask the owner of the design for a new link",
     "empty_comment": "type a comment",
