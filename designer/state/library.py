@@ -134,7 +134,12 @@ class Library:
         with suppress(OSError):  # writing the file reports the error
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-        save_design(content, path)
+        try:
+            save_design(content, path)
+        except InputError:
+            with suppress(OSError):  # it contains other files
+                path.parent.rmdir()
+            raise
 
     def add(self, content: Design) -> str:
         """Save a new design and return its ID."""

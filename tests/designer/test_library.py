@@ -272,6 +272,21 @@ def test_a_library_whose_folder_was_removed_is_empty_and_saves_again(library: Li
     assert library.folder.stat().st_mode & 0o077 == 0
 
 
+def test_a_new_design_that_cannot_be_saved_leaves_no_folder(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = library.add(FIRST)
+
+    def full(descriptor: int, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("meshwave.engine.files.write_all", full)
+    for save in (lambda: library.add(FIRST), lambda: library.save(kept, FIRST)):
+        with pytest.raises(InputError, match="No space left"):
+            save()
+
+    assert [path.name for path in library.folder.iterdir()] == [kept]
+    assert library.read(kept) == FIRST
+
+
 def test_a_damaged_design_does_not_hide_the_others(library: Library) -> None:
     sound, damaged = library.add(FIRST), library.add(FIRST)
     library.path(damaged, "design.json").write_text("{")
