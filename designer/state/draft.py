@@ -86,7 +86,7 @@ class Draft:
         try:
             return self._studio.read_draft(self.name)
         except InputError as error:
-            params = {"path": str(self.library.path(self.name, "design.json")), "reason": str(error).splitlines()[0]}
+            params = {"path": str(self.library.path(self.name, "design.json")), "reason": str(error)}
             raise Refusal("unreadable_design", params) from None
 
     @property
