@@ -191,6 +191,15 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
         temporary.replace(path)
 
 
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return values that differ once a file has been replaced; None if there is no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 @contextmanager
 def lock_file(path: Path, longest_wait_s: float = 10.0) -> Iterator[None]:
     """Hold the lock of a file, for a change that other processes and threads must not overlap.

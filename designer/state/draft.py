@@ -277,8 +277,7 @@ class Draft:
     def save(self) -> None:
         """Write the design; if that fails, accept the edit and notify the user."""
         try:
-            self.library.save(self.name, self.session.design)
-            self.session.notice = ""
+            self.session.notice = self.library.save_edit(self.name, self._saved, self.session.design)
             self._needs_card = True
         except InputError as error:
             self.session.notice = f"The latest edits are not saved; reloading the page would discard them: {error}"

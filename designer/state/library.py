@@ -16,7 +16,7 @@ from typing import Any
 from meshwave.designer.state.edit_log import EditLog
 from meshwave.engine.document import Design, load_design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.files import write_private
+from meshwave.engine.files import file_state, write_private
 from meshwave.engine.findings import Refusal
 from meshwave.engine.schedules import schedules
 
@@ -60,6 +60,7 @@ class Library:
             OSError: the folder cannot be used.
         """
         self.folder, self._check = folder, check_space
+        self._written: dict[str, object] = {}  # the states of the files that this library has written
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._move_old_drafts(folder.parent / "drafts")
         self._discard_deleted(DELETED_KEPT_S)
@@ -140,6 +141,27 @@ class Library:
             with suppress(OSError):  # it contains other files
                 path.parent.rmdir()
             raise
+        self._written[design] = file_state(path)
+
+    def save_edit(self, design: str, before: Design, after: Design) -> str:
+        """Write an edit of the state ``before``; another state, which another server has saved, is kept as a version.
+
+        Returns:
+            A notice that names this version; empty if there is none.
+
+        Raises:
+            InputError: there is no space, or the file cannot be written, or has been replaced by one that cannot be read.
+        """
+        state, notice = file_state(self.path(design, "design.json")), ""
+        if state not in (None, self._written.get(design)):
+            found = self.read(design)
+            if found not in (before, after):
+                version = f"edited elsewhere {time.strftime('%Y-%m-%d %H:%M')}"
+                self.log(design).add_version(version, found)
+                notice = f"This design was also edited elsewhere; those edits are kept as the version {version}."
+            self._written[design] = state
+        self.save(design, after)
+        return notice
 
     def add(self, content: Design) -> str:
         """Save a new design and return its ID."""

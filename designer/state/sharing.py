@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from meshwave.designer.state.library import CheckSpace, Library
 from meshwave.designer.state.shared_design import SharedDesign
-from meshwave.engine.files import lock_file, write_private
+from meshwave.engine.files import file_state, lock_file, write_private
 from meshwave.engine.findings import Refusal
 
 
@@ -105,8 +105,7 @@ class SharedDesigns:
     def _links(self) -> list[Link]:
         """Return the links; the file is read again if another server on the same folder has changed it."""
         try:
-            found = self._path.stat() if self._path.exists() else None
-            state = found and (found.st_ino, found.st_mtime_ns, found.st_size)
+            state = file_state(self._path)
             if self._is_damaged or state != self._known_file:
                 self._read()
                 self._known_file = state

@@ -169,6 +169,48 @@ def test_opening_another_design_leaves_the_open_one_in_the_library(studio: Studi
     assert studio.read_draft(GIVEN).name == "mine again"
 
 
+def test_edits_of_another_server_are_kept_as_a_version(studio: Studio) -> None:
+    draft, other = tab(studio), Library(studio.library.folder)
+    draft.session.edit("name", "one", "rename")
+    other.save(GIVEN, elsewhere := FIRST.model_copy(update={"name": "elsewhere"}))
+
+    draft.session.edit("name", "two", "rename")
+
+    [version] = draft.edit_log().versions()
+    assert version.design == elsewhere
+    assert draft.session.notice.endswith(f"those edits are kept as the version {version.name}.")
+    assert studio.library.read(GIVEN).name == "two"
+    draft.session.edit("name", "three", "rename")
+    assert draft.session.notice == ""
+    again = tab(studio)
+    again.session.edit("name", "four", "rename")
+    assert len(again.edit_log().versions()) == 1
+
+
+def test_an_open_design_that_another_server_has_made_unreadable_is_not_overwritten(studio: Studio) -> None:
+    draft = tab(studio)
+    draft.session.edit("name", "one", "rename")
+    path = studio.library.path(GIVEN, "design.json")
+    path.write_text("newer")
+
+    draft.session.edit("name", "two", "rename")
+
+    assert draft.session.notice.startswith("The latest edits are not saved;")
+    assert path.read_text() == "newer"
+
+
+def test_a_full_disk_makes_no_version_of_the_own_edits(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    Library(studio.library.folder).save(GIVEN, FIRST)  # before the server was started
+    draft = tab(studio)
+    with monkeypatch.context() as disk:
+        disk.setattr("meshwave.engine.files.write_all", lambda descriptor, content: os.write(-1, content))
+        draft.session.edit("name", "one", "rename")
+
+    draft.session.edit("name", "two", "rename")
+
+    assert (draft.session.notice, draft.edit_log().versions()) == ("", [])
+
+
 # ---- the library ----
 
 

@@ -440,6 +440,18 @@ def test_a_link_opens_the_same_design_until_it_is_ended(tmp_path: Path, library:
             again.find_link(key)
 
 
+def test_edits_of_a_shared_design_on_another_server_are_kept_as_a_version(tmp_path: Path, library: Library) -> None:
+    page = Page(SharedDesign(library, DESIGN), 0)
+    Library(library.folder).save(DESIGN, elsewhere := FIRST.model_copy(update={"name": "elsewhere"}))
+
+    page.edit("pipeline.waves", 1)
+
+    assert [version.design for version in library.log(DESIGN).versions()] == [elsewhere]
+    assert "edited elsewhere" in page.member.shared.notice
+    page.edit("pipeline.waves", 2)
+    assert page.member.shared.notice == ""
+
+
 def test_links_that_another_server_makes_or_ends_count_at_once(tmp_path: Path, library: Library) -> None:
     one, two = (SharedDesigns(tmp_path, lambda library, is_new: None) for _ in range(2))
     first = one.share(library, DESIGN)
