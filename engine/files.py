@@ -6,10 +6,11 @@ import errno
 import os
 import secrets
 import shutil
+import sqlite3
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -188,6 +189,33 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
         if mode is not None:
             temporary.chmod(mode)
         temporary.replace(path)
+
+
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return values that differ once a file has been replaced; None if there is no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@contextmanager
+def lock_file(path: Path, longest_wait_s: float = 10.0) -> Iterator[None]:
+    """Hold the lock of a file, for a change that other processes and threads must not overlap.
+
+    The lock is of SQLite, on an empty file next to ``path``; that of a process that is killed ends with it.
+
+    Raises:
+        OSError: the lock cannot be created, or another process holds it for too long.
+    """
+    try:
+        lock = sqlite3.connect(path.with_name(f"{path.name}.lock"), timeout=longest_wait_s, isolation_level=None)
+        with closing(lock):
+            lock.execute("BEGIN EXCLUSIVE")
+            yield
+    except sqlite3.OperationalError as error:
+        raise OSError(errno.ENOLCK, str(error)) from None
 
 
 def link_or_copy(source: Path, target: Path) -> None:

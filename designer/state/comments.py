@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from meshwave.designer.state.library import new_id
 from meshwave.engine.errors import escape_unprintable
-from meshwave.engine.files import read_whole, write_private
+from meshwave.engine.files import lock_file, read_whole, write_private
 from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
 
@@ -83,13 +84,13 @@ class Comments:
         if len(text) > LONGEST_COMMENT:
             raise Refusal("long_comment", {"length": len(text), "limit": LONGEST_COMMENT})
         lines = [escape_unprintable(line.expandtabs(4)) for line in text.strip().splitlines()]
-        known = self.read()
         if not lines:
             raise Refusal("empty_comment")
-        if len(known) >= MOST_COMMENTS:
-            raise Refusal("too_many_comments", {"limit": MOST_COMMENTS})
         made = Comment(id=new_id(), target=target, text="\n".join(lines), author=author, written_s=self._clock())
-        self._write([*known, made])
+        with self._change() as known:
+            if len(known) >= MOST_COMMENTS:
+                raise Refusal("too_many_comments", {"limit": MOST_COMMENTS})
+            known.append(made)
 
     def resolve(self, id: str, is_resolved: bool) -> None:
         """Mark a comment as resolved, or as open again.
@@ -97,11 +98,9 @@ class Comments:
         Raises:
             Refusal: there is no such comment, or the file is damaged or cannot be written.
         """
-        self.find(id)
-        changed = [
-            each.model_copy(update={"is_resolved": is_resolved}) if each.id == id else each for each in self.read()
-        ]
-        self._write(changed)
+        with self._change() as known:
+            index = _index(known, id)
+            known[index] = known[index].model_copy(update={"is_resolved": is_resolved})
 
     def delete(self, id: str) -> None:
         """Delete a comment.
@@ -109,8 +108,8 @@ class Comments:
         Raises:
             Refusal: there is no such comment, or the file is damaged or cannot be written.
         """
-        self.find(id)
-        self._write([each for each in self.read() if each.id != id])
+        with self._change() as known:
+            del known[_index(known, id)]
 
     def find(self, id: str) -> Comment:
         """Return a comment.
@@ -118,13 +117,22 @@ class Comments:
         Raises:
             Refusal: the comment does not exist, for example because somebody has deleted it, or the file is damaged.
         """
-        found = next((each for each in self.read() if each.id == id), None)
-        if found is None:
-            raise Refusal("unknown_comment")
-        return found
+        known = self.read()
+        return known[_index(known, id)]
 
-    def _write(self, comments: list[Comment]) -> None:
+    @contextmanager
+    def _change(self) -> Iterator[list[Comment]]:
+        """Yield the comments for a change, which is then written; other servers on the same folder wait meanwhile."""
         try:
-            write_private(self._path, json.dumps([each.model_dump(mode="json") for each in comments]))
+            with lock_file(self._path):
+                yield (comments := self.read())
+                write_private(self._path, json.dumps([each.model_dump(mode="json") for each in comments]))
         except OSError as error:
             raise Refusal("unwritable_comments", {"reason": error.strerror}) from None
+
+
+def _index(comments: list[Comment], id: str) -> int:
+    found = next((index for index, each in enumerate(comments) if each.id == id), None)
+    if found is None:
+        raise Refusal("unknown_comment")
+    return found

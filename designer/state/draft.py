@@ -48,7 +48,7 @@ class Draft:
             key: the key of a link that opens a shared design, instead of ``requested``.
 
         Raises:
-            InputError: there is no design with the key.
+            InputError: there is no design with the key, or the file of the design cannot be read.
         """
         self._studio, self._is_shown, self._on_move = studio, is_shown, on_move
         self._requested = requested if is_id(requested) else ""
@@ -57,14 +57,7 @@ class Draft:
         if key:
             shared = studio.shared.open(studio.shared.find_link(key)[0])
             self.name, self.library = shared.name, shared.library
-        has_design = self.library.has(self.name)
-        design = (
-            self.library.read(self.name)
-            if key
-            else studio.read_draft(self.name)
-            if start is None or has_design
-            else start
-        )
+        design = self._read_design(start)
         past, future = self._read_history(design)
         read_only = not studio.user.role.includes(Role.DESIGNER)
         self.session = Session(
@@ -83,6 +76,18 @@ class Draft:
         self.lesson = studio.tab_states.read_lesson(self.name)
         studio.drafts.add(self)
         self.join()
+
+    def _read_design(self, start: Design | None) -> Design:
+        """Return the design of the tab; a new design is ``start``."""
+        if self.key:
+            return self.library.read(self.name)
+        if start is not None and not self.library.has(self.name):
+            return start
+        try:
+            return self._studio.read_draft(self.name)
+        except InputError as error:
+            params = {"path": str(self.library.path(self.name, "design.json")), "reason": str(error)}
+            raise Refusal("unreadable_design", params) from None
 
     @property
     def link(self) -> Link | None:
@@ -272,8 +277,7 @@ class Draft:
     def save(self) -> None:
         """Write the design; if that fails, accept the edit and notify the user."""
         try:
-            self.library.save(self.name, self.session.design)
-            self.session.notice = ""
+            self.session.notice = self.library.save_edit(self.name, self._saved, self.session.design)
             self._needs_card = True
         except InputError as error:
             self.session.notice = f"The latest edits are not saved; reloading the page would discard them: {error}"

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import write_private
 from meshwave.engine.findings import Refusal
 
 LARGEST_LOG_BYTES = 8_000_000
@@ -105,13 +107,15 @@ class EditLog:
 
     def replay(self) -> Replayed:
         """Return the state after all lines of the log; damaged lines, such as one that was cut short, are skipped."""
-        state = Replayed()
         try:
-            lines = self._path.read_bytes().splitlines()
+            return self._replay()
         except OSError:
-            return state
-        for line in lines:
-            with suppress(ValueError, KeyError, IndexError, TypeError):
+            return Replayed()
+
+    def _replay(self) -> Replayed:
+        state = Replayed()
+        for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
+            with suppress(ValueError, KeyError, IndexError, TypeError, RecursionError):
                 state.apply(json.loads(line))
         return state
 
@@ -155,9 +159,11 @@ class EditLog:
         self._append({"move": move})
 
     def versions(self) -> list[Version]:
-        """Return the named versions, the latest first."""
-        found = self.replay().versions.items()
-        made = [Version(name, line["at"], parse_design(line["content"], draft=True)) for name, line in found]
+        """Return the named versions, the latest first; those that cannot be read are left out."""
+        made = []
+        for name, line in self.replay().versions.items():
+            with suppress(InputError, ValueError, KeyError, TypeError):
+                made.append(Version(str(name), float(line["at"]), parse_design(line["content"], draft=True)))
         return sorted(made, key=lambda version: -version.saved_s)
 
     def add_version(self, name: str, design: Design) -> None:
@@ -180,11 +186,16 @@ class EditLog:
         self._append({"forget": name})
 
     def _restart(self, present: Design) -> None:
-        """Rewrite the log with a document and the named versions only."""
-        versions = self.replay().versions.values()
-        self._path.unlink(missing_ok=True)
-        for line in (*versions, {"design": present.model_dump(mode="json")}):
-            self._append(line)
+        """Replace the log atomically by one with a document and the named versions only.
+
+        Raises:
+            Refusal: the file cannot be read or written.
+        """
+        try:
+            lines = *self._replay().versions.values(), {"design": present.model_dump(mode="json")}
+            write_private(self._path, "".join(_to_text(line) for line in lines))
+        except OSError as error:
+            raise Refusal("unwritable_history", {"reason": error.strerror}) from None
 
     @staticmethod
     def _ends_with_line(file: BinaryIO) -> bool:
@@ -198,6 +209,10 @@ class EditLog:
         try:
             with self._path.open("a+b") as file:
                 file.write(b"" if self._ends_with_line(file) else b"\n")
-                file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+                file.write(_to_text(line).encode())
         except OSError as error:
             raise Refusal("unwritable_history", {"reason": error.strerror}) from None
+
+
+def _to_text(line: Mapping[str, Any]) -> str:
+    return json.dumps(line, separators=(",", ":")) + "\n"

@@ -16,7 +16,7 @@ from typing import Any
 from meshwave.designer.state.edit_log import EditLog
 from meshwave.engine.document import Design, load_design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.files import write_private
+from meshwave.engine.files import file_state, write_private
 from meshwave.engine.findings import Refusal
 from meshwave.engine.schedules import schedules
 
@@ -60,6 +60,7 @@ class Library:
             OSError: the folder cannot be used.
         """
         self.folder, self._check = folder, check_space
+        self._written: dict[str, object] = {}  # the states of the files that this library has written
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._move_old_drafts(folder.parent / "drafts")
         self._discard_deleted(DELETED_KEPT_S)
@@ -122,16 +123,45 @@ class Library:
             return default
 
     def save(self, design: str, content: Design) -> None:
-        """Write a design.
+        """Write a design; one that was deleted, which a tab still shows, is restored with its history.
 
         Raises:
             InputError: there is no space, or the file cannot be written.
         """
         path = self.path(design, "design.json")
         self.check_space(is_new=not path.exists())
+        if not path.exists():
+            self._bring_back(design)
         with suppress(OSError):  # writing the file reports the error
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-        save_design(content, path)
+        try:
+            save_design(content, path)
+        except InputError:
+            with suppress(OSError):  # it contains other files
+                path.parent.rmdir()
+            raise
+        self._written[design] = file_state(path)
+
+    def save_edit(self, design: str, before: Design, after: Design) -> str:
+        """Write an edit of the state ``before``; another state, which another server has saved, is kept as a version.
+
+        Returns:
+            A notice that names this version; empty if there is none.
+
+        Raises:
+            InputError: there is no space, or the file cannot be written, or has been replaced by one that cannot be read.
+        """
+        state, notice = file_state(self.path(design, "design.json")), ""
+        if state not in (None, self._written.get(design)):
+            found = self.read(design)
+            if found not in (before, after):
+                version = f"edited elsewhere {time.strftime('%Y-%m-%d %H:%M')}"
+                self.log(design).add_version(version, found)
+                notice = f"This design was also edited elsewhere; those edits are kept as the version {version}."
+            self._written[design] = state
+        self.save(design, after)
+        return notice
 
     def add(self, content: Design) -> str:
         """Save a new design and return its ID."""
@@ -164,22 +194,36 @@ class Library:
         folder = self.path(design, "").resolve()
         if folder.exists():
             deleted = folder.with_name(design + DELETED)
-            shutil.rmtree(deleted, ignore_errors=True)  # a tab may have saved the design again after it was deleted
+            with suppress(FileNotFoundError):  # usually there is no earlier copy
+                deleted.rename(folder.with_name(new_id() + DELETED))
             os.utime(folder.rename(deleted))
 
     def restore(self, design: str) -> None:
-        """Restore a deleted design.
+        """Restore a deleted design; nothing happens if a tab has saved it since, which restores it too.
 
         Raises:
             Refusal: the library does not have the deleted design, for example because its time has expired, or there is no
                 space for it.
         """
-        folder = self.path(design, "").resolve()
+        if self.has(design):
+            return
         self._check(self.folder, True)
-        try:
-            folder.with_name(design + DELETED).rename(folder)
-        except OSError:
-            raise Refusal("deleted_for_good") from None
+        if not self._bring_back(design):
+            raise Refusal("deleted_for_good")
+
+    def _bring_back(self, design: str) -> bool:
+        """Rename the folder of a deleted design back; return False if that is not possible."""
+        folder = self.path(design, "").resolve()
+        deleted = folder.with_name(design + DELETED)
+        if not deleted.is_dir():
+            return False
+        with suppress(OSError):
+            for path in folder.glob("*"):  # such as the run that a tab has shown since
+                path.replace(deleted / path.name)
+            if folder.exists():
+                folder.rmdir()
+            deleted.rename(folder)
+        return self.has(design)
 
     # ---- what was opened recently ----
 
@@ -206,7 +250,7 @@ class Library:
     def cards(self) -> list[Card]:
         """Return the cards of all designs, the latest edit first; designs of open lessons are left out."""
         found = []
-        for path in self.folder.iterdir():
+        for path in self.folder.glob("*"):  # none if the folder was removed
             with suppress(OSError, MeshwaveError, ValueError):  # a damaged design is not shown
                 if is_id(path.name) and not (path / "lesson").exists():
                     edited_s = (path / "design.json").stat().st_mtime

@@ -337,9 +337,9 @@ class SharedDesign:
         self._record_changes(member, made)
         author = Author(member.id, member.name)
         try:
-            self.library.save(self.name, design)
+            notice = self.library.save_edit(self.name, before, design)
             self.library.log(self.name).add_edit(before, design, label, opens=False, author=author, move=move)
-            self.notice = ""
+            self.notice = notice
         except InputError as error:
             self.notice = f"The latest edits are not saved; a restart of the server would discard them: {error}"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from meshwave.designer.state.library import CheckSpace, Library
 from meshwave.designer.state.shared_design import SharedDesign
-from meshwave.engine.files import write_private
+from meshwave.engine.files import file_state, lock_file, write_private
 from meshwave.engine.findings import Refusal
 
 
@@ -29,24 +31,20 @@ class SharedDesigns:
     """The shared designs of a server, stored in a file that only the user can read."""
 
     def __init__(self, folder: Path, check_space: CheckSpace) -> None:
-        """Read the list of shared designs from a folder; with a damaged list no design is shared, nor can be."""
+        """Open the list of shared designs in a folder; with a damaged list no design is shared, nor can be."""
         self._folder, self._path, self._check_space = folder, folder / "shared.json", check_space
         self._open: dict[str, SharedDesign] = {}  # shared designs by key for editing
-        self._links: list[Link] = []
+        self._known: list[Link] = []
+        self._known_file: object = None  # the state of the file that was read last
         self._is_damaged = False
-        try:
-            self._links = [Link(*map(str, each)) for each in json.loads(self._path.read_bytes())]
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, TypeError):
-            self._is_damaged = True
 
     def link(self, library: Library, design: str) -> Link | None:
         """Return the link of a design; None if the design is not shared or does not exist."""
-        if not library.has(design):
-            return None
+        return self._find(library, design) if library.has(design) else None
+
+    def _find(self, library: Library, design: str) -> Link | None:
         folder = self._relative(library)
-        return next((each for each in self._links if (each.folder, each.design) == (folder, design)), None)
+        return next((each for each in self._links() if (each.folder, each.design) == (folder, design)), None)
 
     def share(self, library: Library, design: str, first: str = "") -> Link:
         """Share a design and return its link.
@@ -54,12 +52,12 @@ class SharedDesigns:
         Raises:
             Refusal: the list of shared designs is damaged or cannot be saved.
         """
-        known = self.link(library, design)
-        if known is not None:
-            return known
-        link = Link(self._relative(library), design, secrets.token_urlsafe(16), secrets.token_urlsafe(16), first)
-        self._write([*self._links, link])
-        return link
+        with self._change() as links:
+            found = self._find(library, design)
+            if found is None:
+                keys = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
+                links.append(found := Link(self._relative(library), design, *keys, first))
+        return found
 
     def end_link(self, link: Link) -> None:
         """Stop sharing a design: its link becomes invalid.
@@ -67,7 +65,8 @@ class SharedDesigns:
         Raises:
             Refusal: the list of shared designs is damaged or cannot be saved.
         """
-        self._write([each for each in self._links if each != link])
+        with self._change() as links:
+            links[:] = [each for each in links if each != link]
         self._open.pop(link.edit_key, None)
 
     def open(self, link: Link) -> SharedDesign:
@@ -88,7 +87,7 @@ class SharedDesigns:
         Raises:
             Refusal: no link has the key.
         """
-        for link in self._links:
+        for link in self._links():
             if _is_key(key, link.edit_key):
                 return link, False
             if _is_key(key, link.view_key):
@@ -103,14 +102,44 @@ class SharedDesigns:
     def _relative(self, library: Library) -> str:
         return library.folder.relative_to(self._folder).as_posix()
 
-    def _write(self, links: list[Link]) -> None:
-        if self._is_damaged:
-            raise Refusal("damaged_links", {"path": str(self._path)})
+    def _links(self) -> list[Link]:
+        """Return the links; the file is read again if another server on the same folder has changed it."""
         try:
-            write_private(self._path, json.dumps(links))
+            state = file_state(self._path)
+            if self._is_damaged or state != self._known_file:
+                self._read()
+                self._known_file = state
+        except (OSError, ValueError, TypeError):
+            self._is_damaged = True
+        return self._known
+
+    def _read(self) -> None:
+        """Read the file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError, TypeError: the file is damaged.
+        """
+        content = json.loads(self._path.read_bytes()) if self._path.exists() else []
+        self._known, self._is_damaged = [Link(*map(str, each)) for each in content], False
+
+    @contextmanager
+    def _change(self) -> Iterator[list[Link]]:
+        """Yield the links for a change, which is then written; other servers on the same folder wait meanwhile.
+
+        Raises:
+            Refusal: the list is damaged or cannot be saved.
+        """
+        try:
+            with lock_file(self._path):
+                links = list(self._links())
+                if self._is_damaged:
+                    raise Refusal("damaged_links", {"path": str(self._path)})
+                yield links
+                if links != self._known:
+                    write_private(self._path, json.dumps(links))
         except OSError as error:
             raise Refusal("unwritable_link", {"reason": error.strerror}) from None
-        self._links = links
 
 
 def _is_key(given: str, key: str) -> bool:

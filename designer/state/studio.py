@@ -106,8 +106,12 @@ class Studio:
             self.saved_designs.check(library, is_new)
 
     def read_draft(self, draft: str) -> Design:
-        """Return a design of the library, or the first design of new tabs if the library does not have it."""
-        return self.library.read_or(draft, self._first)
+        """Return a design of the library, or the first design of new tabs if the library does not have it.
+
+        Raises:
+            InputError: the file of the design cannot be read.
+        """
+        return self.library.read(draft) if self.library.has(draft) else self._first
 
     @property
     def tab_states(self) -> TabStates:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
+from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import write_private
 
 
@@ -56,8 +56,9 @@ class TabStates:
         found = self._read_lesson(design)
         if found is None:
             return
-        if self._library.read_or(found[1], self._first) == current:
-            self._library.delete(found[1])
+        with suppress(MeshwaveError):  # a design that cannot be read stays
+            if self._library.read(found[1]) == current:
+                self._library.delete(found[1])
         with suppress(OSError):
             self._library.path(design, "lesson").unlink(missing_ok=True)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from meshwave.engine.files import data_folder, write_private
 from meshwave.engine.frozen import Part
@@ -55,21 +56,51 @@ class Course(NamedTuple):
 def load_progress(folder: Path | None = None) -> Progress:
     """Read the progress from a folder, by default the user's own; if the file cannot be read, the progress is empty."""
     try:
-        path = (folder or data_folder()) / "progress.json"
-        text = path.read_text("utf-8") if path.stat().st_size <= LARGEST_BYTES else "{}"
-        return Progress.model_validate_json(text)
-    except (OSError, UnicodeDecodeError, ValidationError):
+        return _read(_path(folder))
+    except (OSError, ValueError):
         return Progress()
+
+
+def _path(folder: Path | None) -> Path:
+    return (folder or data_folder()) / "progress.json"
+
+
+def _read(path: Path) -> Progress:
+    """Read a file of the progress.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is too large, damaged, or from a newer version.
+    """
+    with path.open("rb") as file:
+        content = file.read(LARGEST_BYTES + 1)
+    if len(content) > LARGEST_BYTES:
+        raise ValueError("too large")
+    return Progress.model_validate_json(content)
 
 
 def save_progress(name: str, progress: LessonProgress, folder: Path | None = None) -> None:
     """Store the progress through one lesson in a folder, by default the user's own.
 
+    A file that cannot be read, such as one of a newer version, is kept as ``progress.json.unreadable``.
+
     Raises:
         OSError: the progress cannot be written.
     """
-    folder = folder or data_folder()
-    known = load_progress(folder)
+    path = _path(folder)
+    try:
+        known = _read(path)
+    except FileNotFoundError:
+        known = Progress()
+    except (OSError, ValueError):
+        _set_aside(path)
+        known = Progress()
     changed = known.model_copy(update={"lessons": {**known.lessons, name: progress}})
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(folder / "progress.json", changed.model_dump_json(indent=1))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(path, changed.model_dump_json(indent=1))
+
+
+def _set_aside(path: Path) -> None:
+    """Rename a file that cannot be read; files that were renamed earlier are kept."""
+    names = chain([".unreadable"], (f".unreadable-{number}" for number in count(2)))
+    path.rename(next(free for each in names if not (free := path.with_name(path.name + each)).exists()))

@@ -37,6 +37,7 @@ MESSAGES: dict[str, Message] = {
         "larger files"
     ),
     "unknown_design_id": "{design!r} is not the ID of a design",
+    "unreadable_design": "this is a new design, because {path} cannot be read and stays unchanged: {reason}",
     "deleted_for_good": "the design can no longer be restored",
     "unwritable_history": "the history of the design cannot be written: {reason}",
     "not_a_site": "{url!r} is not an address of the page; write one such as https://host/proxy/5006/",
@@ -65,7 +66,7 @@ MESSAGES: dict[str, Message] = {
     "unwritable_link": "the list of shared designs cannot be saved: {reason}",
     "damaged_links": (
         "designs cannot be shared: the list of shared designs, {path}, is damaged; repair the file, or rename it to start "
-        "without links; then restart the server"
+        "without links"
     ),
     "unknown_shared_design": "this link is not valid; ask the owner of the design for a new link",
     "empty_comment": "type a comment",

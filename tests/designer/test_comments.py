@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,18 @@ def test_comments_have_limits(comments: Comments) -> None:
         comments.add(MESH, "x", "Ada")
     with pytest.raises(Refusal, match="at most 200 comments"):
         comments.add(MESH, "x", "Ada")
+
+
+def test_comments_that_several_servers_add_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    def write(author: str) -> None:
+        server = Comments(tmp_path / "comments.json")
+        for number in range(10):
+            server.add(MESH, f"{author} {number}", author)
+
+    with ThreadPoolExecutor(4) as servers:
+        list(servers.map(write, ["Ada", "Ben", "Chloe", "Dan"]))
+
+    assert len({each.text for each in Comments(tmp_path / "comments.json").read()}) == 40
 
 
 def test_comments_are_beside_the_document_and_appear_on_all_pages(studio: Studio) -> None:

@@ -4,14 +4,18 @@ design.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
+from bokeh.document import Document as Bokeh
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwave.designer.pages import design_page
 from meshwave.designer.pages.start_page import ExampleCards, StartPage
 from meshwave.designer.state import edit_log
 from meshwave.designer.state.draft import Draft
@@ -26,6 +30,7 @@ from meshwave.engine.document.links import data_url, design_link, embedded_docum
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.reading import lesson_folders
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.launchers import launchers
@@ -109,6 +114,44 @@ def test_a_log_that_is_too_large_is_restarted_and_keeps_the_versions(
     assert [(version.name, version.design) for version in log.versions()] == [("before", FIRST)]
 
 
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [("json.dumps", KeyboardInterrupt()), ("pathlib.Path.read_bytes", OSError(5, "Input/output error"))],
+)
+def test_versions_are_kept_if_clearing_a_large_log_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, error: BaseException
+) -> None:
+    log = EditLog(tmp_path / "log")
+    log.add_version("before", FIRST)
+
+    def fail(*given: object, **options: object) -> bytes:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(edit_log, "LARGEST_LOG_BYTES", 100)
+        patch.setattr(failing, fail)
+        with pytest.raises((KeyboardInterrupt, Refusal)):
+            log.add_edit(FIRST, FIRST.model_copy(update={"name": "other"}), "rename", opens=False)
+
+    assert [version.name for version in log.versions()] == ["before"]
+
+
+@pytest.mark.parametrize("damage", [{"content": {"format": "meshwave/99"}}, {"content": None}, {"at": None}])
+def test_a_version_that_cannot_be_read_hides_no_other_and_stays_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, object]
+) -> None:
+    log, path = EditLog(tmp_path / "log"), tmp_path / "log"
+    log.add_version("sound", FIRST)
+    line = {"version": "damaged", "at": 1.0, "content": {}} | damage
+    path.write_text(path.read_text() + json.dumps(line) + "\n" + '{"version": "empty"}\n' + "[" * 100_000)
+
+    assert [version.name for version in log.versions()] == ["sound"]
+
+    monkeypatch.setattr(edit_log, "LARGEST_LOG_BYTES", 100)
+    log.add_edit(FIRST, FIRST.model_copy(update={"name": "other"}), "rename", opens=False)
+    assert json.dumps(line, separators=(",", ":")) in path.read_text().splitlines()
+
+
 def test_opening_another_design_leaves_the_open_one_in_the_library(studio: Studio) -> None:
     moved: list[str] = []
     draft = Draft(studio, GIVEN, lambda: True, on_move=moved.append)
@@ -124,6 +167,48 @@ def test_opening_another_design_leaves_the_open_one_in_the_library(studio: Studi
     assert draft.name == GIVEN
     draft.session.edit("name", "mine again", "rename")
     assert studio.read_draft(GIVEN).name == "mine again"
+
+
+def test_edits_of_another_server_are_kept_as_a_version(studio: Studio) -> None:
+    draft, other = tab(studio), Library(studio.library.folder)
+    draft.session.edit("name", "one", "rename")
+    other.save(GIVEN, elsewhere := FIRST.model_copy(update={"name": "elsewhere"}))
+
+    draft.session.edit("name", "two", "rename")
+
+    [version] = draft.edit_log().versions()
+    assert version.design == elsewhere
+    assert draft.session.notice.endswith(f"those edits are kept as the version {version.name}.")
+    assert studio.library.read(GIVEN).name == "two"
+    draft.session.edit("name", "three", "rename")
+    assert draft.session.notice == ""
+    again = tab(studio)
+    again.session.edit("name", "four", "rename")
+    assert len(again.edit_log().versions()) == 1
+
+
+def test_an_open_design_that_another_server_has_made_unreadable_is_not_overwritten(studio: Studio) -> None:
+    draft = tab(studio)
+    draft.session.edit("name", "one", "rename")
+    path = studio.library.path(GIVEN, "design.json")
+    path.write_text("newer")
+
+    draft.session.edit("name", "two", "rename")
+
+    assert draft.session.notice.startswith("The latest edits are not saved;")
+    assert path.read_text() == "newer"
+
+
+def test_a_full_disk_makes_no_version_of_the_own_edits(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    Library(studio.library.folder).save(GIVEN, FIRST)  # before the server was started
+    draft = tab(studio)
+    with monkeypatch.context() as disk:
+        disk.setattr("meshwave.engine.files.write_all", lambda descriptor, content: os.write(-1, content))
+        draft.session.edit("name", "one", "rename")
+
+    draft.session.edit("name", "two", "rename")
+
+    assert (draft.session.notice, draft.edit_log().versions()) == ("", [])
 
 
 # ---- the library ----
@@ -179,6 +264,35 @@ def test_a_design_that_was_saved_again_after_it_was_deleted_can_be_deleted_again
     assert library.read(design) == again
 
 
+@pytest.mark.parametrize("shows_run", [False, True])
+def test_an_edit_in_a_tab_restores_a_deleted_design_with_its_versions(studio: Studio, shows_run: bool) -> None:
+    draft = tab(studio)
+    draft.session.edit("name", "one", "rename")
+    draft.edit_log().add_version("kept", FIRST)
+    studio.library.delete(GIVEN)
+
+    if shows_run:
+        draft.save_shown_run("0001")
+    draft.session.edit("name", "two", "rename again")
+    studio.library.restore(GIVEN)
+
+    assert studio.library.read(GIVEN).name == "two"
+    assert tab(studio).run == ("0001" if shows_run else "")
+    assert [version.name for version in draft.edit_log().versions()] == ["kept"]
+    assert [step.label for step in draft.edit_log().replay().past] == ["rename", "rename again"]
+
+
+def test_deleting_a_design_keeps_an_earlier_deleted_copy(library: Library) -> None:
+    design = library.add(FIRST)
+    library.delete(design)
+    library.path(design, "").mkdir()
+    library.path(design, "design.json").write_text(FIRST.to_json())
+
+    library.delete(design)
+
+    assert len(list(library.folder.glob("*.deleted/design.json"))) == 2
+
+
 def test_drafts_of_earlier_versions_are_moved_to_the_library(tmp_path: Path) -> None:
     (tmp_path / "drafts").mkdir()
     (tmp_path / "drafts" / f"{GIVEN}.json").write_text(FIRST.to_json())
@@ -189,12 +303,79 @@ def test_drafts_of_earlier_versions_are_moved_to_the_library(tmp_path: Path) -> 
     assert [card["name"] for card in library.cards()] == [FIRST.name]
 
 
+def test_a_library_whose_folder_was_removed_is_empty_and_saves_again(library: Library) -> None:
+    library.add(FIRST)
+    shutil.rmtree(library.folder)
+    assert library.cards() == []
+
+    design = library.add(FIRST)
+
+    assert [card["id"] for card in library.cards()] == [design]
+    assert library.folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_new_design_that_cannot_be_saved_leaves_no_folder(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = library.add(FIRST)
+
+    def full(descriptor: int, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("meshwave.engine.files.write_all", full)
+    for save in (lambda: library.add(FIRST), lambda: library.save(kept, FIRST)):
+        with pytest.raises(InputError, match="No space left"):
+            save()
+
+    assert [path.name for path in library.folder.iterdir()] == [kept]
+    assert library.read(kept) == FIRST
+
+
 def test_a_damaged_design_does_not_hide_the_others(library: Library) -> None:
     sound, damaged = library.add(FIRST), library.add(FIRST)
     library.path(damaged, "design.json").write_text("{")
     library.path(sound, "card.json").write_text("[]")
 
     assert [card["id"] for card in library.cards()] == [sound]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"\x00\xff\x80",
+        b'{"name": "\xe4"}',
+        b"[" * 100_000,
+        FIRST.to_json().encode().replace(b"{", b'{"new": 1,', 1),
+    ],
+    ids=["empty", "null", "binary", "latin-1", "nested", "a newer version's"],
+)
+def test_a_design_that_cannot_be_read_stays_and_a_new_one_is_opened_with_the_reason(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    path = studio.library.path(studio.library.add(FIRST), "design.json")
+    path.write_bytes(content)
+    monkeypatch.setattr(design_page, "page_argument", lambda name: path.parent.name if name == "draft" else "")
+
+    opened = design_page._open_draft(studio, Bokeh())
+    opened.claim()
+    assert f"{path} cannot be read and stays unchanged: " in opened.session.notice
+    opened.session.edit("name", "mine", "rename")
+
+    assert path.read_bytes() == content
+    assert studio.read_draft(opened.name).name == "mine"
+
+
+def test_a_lesson_is_left_although_the_design_from_before_cannot_be_read(studio: Studio) -> None:
+    draft = tab(studio)
+    draft.save_shown_lesson(("bubbles", FIRST.model_copy(update={"name": "mine"})))
+    before = studio.library.path(studio.library.path(GIVEN, "lesson").read_text().split()[1], "design.json")
+    before.write_text("{")
+
+    again = tab(studio)
+    assert again.lesson == ("bubbles", FIRST)
+    again.save_shown_lesson(None)
+
+    assert before.read_text() == "{"
 
 
 @pytest.mark.parametrize("design", ["", "..", "../../etc", "0123456789AB", "0" * 13])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from math import dist
 from operator import mul
@@ -439,6 +440,48 @@ def test_a_link_opens_the_same_design_until_it_is_ended(tmp_path: Path, library:
             again.find_link(key)
 
 
+def test_edits_of_a_shared_design_on_another_server_are_kept_as_a_version(tmp_path: Path, library: Library) -> None:
+    page = Page(SharedDesign(library, DESIGN), 0)
+    Library(library.folder).save(DESIGN, elsewhere := FIRST.model_copy(update={"name": "elsewhere"}))
+
+    page.edit("pipeline.waves", 1)
+
+    assert [version.design for version in library.log(DESIGN).versions()] == [elsewhere]
+    assert "edited elsewhere" in page.member.shared.notice
+    page.edit("pipeline.waves", 2)
+    assert page.member.shared.notice == ""
+
+
+def test_links_that_another_server_makes_or_ends_count_at_once(tmp_path: Path, library: Library) -> None:
+    one, two = (SharedDesigns(tmp_path, lambda library, is_new: None) for _ in range(2))
+    first = one.share(library, DESIGN)
+    assert two.find_link(first.view_key) == (first, True)
+    assert two.share(library, DESIGN) == first
+
+    one.end_link(first)
+    second = two.share(library, library.add(FIRST))
+
+    assert one.find_link(second.edit_key) == (second, False)
+    for designs in (one, two, SharedDesigns(tmp_path, lambda library, is_new: None)):
+        with pytest.raises(Refusal, match="this link is not valid"):
+            designs.find_link(first.edit_key)
+
+
+def test_links_that_several_servers_make_at_the_same_time_are_all_kept(tmp_path: Path, library: Library) -> None:
+    shared = [library.add(FIRST) for _ in range(24)]
+
+    def share(designs: list[str]) -> None:
+        server = SharedDesigns(tmp_path, lambda library, is_new: None)
+        for design in designs:
+            server.share(library, design)
+
+    with ThreadPoolExecutor(4) as servers:
+        list(servers.map(share, (shared[each::4] for each in range(4))))
+
+    again = SharedDesigns(tmp_path, lambda library, is_new: None)
+    assert all(again.link(library, design) for design in shared)
+
+
 def test_a_damaged_list_of_links_is_never_overwritten(tmp_path: Path, library: Library) -> None:
     path = tmp_path / "shared.json"
     path.write_text("[[")
@@ -447,6 +490,9 @@ def test_a_damaged_list_of_links_is_never_overwritten(tmp_path: Path, library: L
     with pytest.raises(Refusal, match="shared.json, is damaged; repair the file"):
         designs.share(library, DESIGN)
     assert path.read_text() == "[["
+    path.unlink()
+    assert designs.link(library, DESIGN) is None
+    assert designs.share(library, DESIGN) == designs.link(library, DESIGN)
 
 
 def test_a_design_that_was_renamed_while_nobody_had_it_open_is_read_again(tmp_path: Path, library: Library) -> None:

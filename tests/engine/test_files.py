@@ -17,6 +17,7 @@ from meshwave.engine.files import (
     example,
     examples,
     find_design,
+    lock_file,
     write_private,
     write_whole,
 )
@@ -72,6 +73,16 @@ def test_the_write_check_leaves_no_trace(tmp_path: Path) -> None:
     for name, said in (("", "Is a directory"), ("nowhere/x", "No such file"), ("old/x", "Not a directory")):
         with pytest.raises(InputError, match=f"cannot write .*: {said}"):
             check_writable(tmp_path / name)
+
+
+def test_a_file_is_locked_by_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+
+    for _ in range(2):
+        with lock_file(path), pytest.raises(OSError, match="is locked"), lock_file(path, longest_wait_s=0.01):
+            pytest.fail("both have the lock")
+    with pytest.raises(OSError, match="unable to open"), lock_file(tmp_path / "nowhere" / "list.json"):
+        pytest.fail("there is no such folder")
 
 
 def test_a_pipe_that_has_no_path_can_be_written_to() -> None:

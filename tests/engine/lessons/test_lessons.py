@@ -211,6 +211,18 @@ def test_progress_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert load_progress().lessons == {}
 
 
+@pytest.mark.parametrize("content", [b"{", b"\xff", b'{"format": "meshwave-progress/2"}', b" " * 1_000_001])
+def test_progress_that_cannot_be_read_is_kept_beside_the_new_one(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "progress.json"
+    for _ in range(2):
+        path.write_bytes(content)
+        save_progress("mine", LessonProgress(step=2), tmp_path)
+
+    assert load_progress(tmp_path).lessons == {"mine": LessonProgress(step=2)}
+    assert (tmp_path / "progress.json.unreadable").read_bytes() == content
+    assert (tmp_path / "progress.json.unreadable-2").read_bytes() == content
+
+
 def test_the_glossary_has_a_meaning_for_each_term() -> None:
     assert glossary()["bubble ratio"].startswith("One minus the compute time")
     assert glossary()["backward"] == glossary()["B"]
