@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import Any
@@ -90,9 +90,10 @@ def test_the_last_messages_of_a_closed_page_are_handled_although_pings_fail(
         for _ in range(20):
             await page._send(Protocol().create("SERVER-INFO-REQ"))
         page._socket.protocol.stream.close()
-        for _ in range(10):
-            await asyncio.sleep(0.05)
-            server.io_loop.add_callback(server._tornado._keep_alive)
+        for _ in range(3):
+            pinged = Future[None]()
+            server.io_loop.add_callback(lambda done=pinged: (server._tornado._keep_alive(), done.set_result(None)))
+            await asyncio.wrap_future(pinged)
         assert not left, "a page is left after its last message only"
         while not left:
             await asyncio.sleep(0.05)
