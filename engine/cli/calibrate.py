@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, get_args
 
-from meshwave.engine.cli.output import print_json
+from meshwave.engine.cli.output import print_json, print_note
 from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Pair, Phase, Precision, Profile, Term, is_exact, load_profile
 from meshwave.engine.costs.profile_store import (
@@ -175,7 +175,7 @@ def calibrate(options: Any) -> int:
     except InputError as error:  # the disk became full: keep the measurements, which took minutes
         spare = write_spare_profile(profile)
         place = f"saved to {spare}" if spare else "printed"
-        print(render("profile_not_written", {"reason": str(error), "place": place}), file=sys.stderr)
+        print_note(render("profile_not_written", {"reason": str(error), "place": place}))
         print(to_text(profile) if spare else profile.to_json())
         return 2
     if options.fit:
@@ -214,7 +214,7 @@ def _measure_target(options: Any) -> Profile:
         "rounds": options.rounds,
         "blocks_s": options.seconds,
     }
-    print(f"a job on {options.on} measures one of its nodes; that takes minutes", file=sys.stderr)
+    print_note(f"a job on {options.on} measures one of its nodes; that takes minutes")
     with closing(Record()) as record, closing(open_target(record, options.on)) as launcher:
         return calibrate_target(launcher, plan)
 
@@ -246,7 +246,7 @@ class _PrintedProgress:
     def __call__(self, progress: CalibrationProgress) -> None:
         if progress.message != self._stage:
             self._stage = progress.message
-            print(f"{progress.share:4.0%} {progress.message}", file=sys.stderr, flush=True)
+            print_note(f"{progress.share:4.0%} {progress.message}")
 
 
 def wanted_measurements(options: Any) -> CalibrationOptions:

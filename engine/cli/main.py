@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from meshwave.engine.cli.output import Command, escaped_output, print_error
+from meshwave.engine.cli.output import Command, discard_output, escaped_output, print_error, print_note
 from meshwave.engine.cli.parser import parser, refuse_to_serve
 from meshwave.engine.errors import InputError, MeshwaveError
 
@@ -34,10 +33,10 @@ def _exit_status(options: argparse.Namespace) -> int:
         print_error(error, as_json=getattr(options, "json", False))
         return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        print_note("stopped")
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of the output has ended (for example head); discard the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output(sys.stdout)
         return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,12 +59,27 @@ def with_progress(command: Command) -> Command:
             nonlocal printed_at
             if time.monotonic() - printed_at >= PROGRESS_INTERVAL_S:
                 printed_at = time.monotonic()
-                print(f"computing: {share:.0%}, {stage}", file=sys.stderr)
+                print_note(f"computing: {share:.0%}, {stage}")
 
         with report_progress_to(print_progress):
             return command(options)
 
     return run
+
+
+def print_note(text: object) -> None:
+    """Print a text to standard error; if that fails, as on a full disk, discard this text and all later ones."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        discard_output(sys.stderr)
+
+
+def discard_output(stream: TextIO) -> None:
+    """Discard the unwritten output of a stream and all later output."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -84,7 +100,7 @@ def print_error(error: MeshwaveError, *, as_json: bool) -> None:
     """Print an error to standard error; if ``as_json`` is True, also print its problems as JSON to standard output."""
     from meshwave.engine.findings import problems_of
 
-    print(error, file=sys.stderr)
+    print_note(error)
     if as_json:
         print_json({"problems": [problem.to_json() for problem in problems_of(error)]})
 
