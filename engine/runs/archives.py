@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.runs.launchers import read_entry
+from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record
 from meshwave.engine.runs.run_entry import Entry
 
@@ -35,8 +36,7 @@ def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
         Refusal: the run is not finished, or the file exists.
         RunRefusal: the file cannot be written.
     """
-    if not entry.state.is_over:
-        raise Refusal("run_is_active", {"run": entry.id})
+    _check_is_over(record, entry)
     target = file if file is not None else Path(entry.id + SUFFIX)
     unfinished = target.with_name(f".{target.name}.part")
     try:
@@ -86,8 +86,7 @@ def delete_run(record: Record, entry: Entry) -> None:
         Refusal: the run is not finished.
         RunRefusal: the run folder cannot be deleted.
     """
-    if not entry.state.is_over:
-        raise Refusal("run_is_active", {"run": entry.id})
+    _check_is_over(record, entry)
     link = record.folder(entry.id)
     folder = link.resolve()  # the folder of a cluster run is a link to a shared folder
     removed = folder.with_name(f".deleted-{entry.id}")
@@ -96,10 +95,15 @@ def delete_run(record: Record, entry: Entry) -> None:
             folder.rename(removed)  # rename first: a partly deleted folder would be a damaged run
         if link.is_symlink():
             link.unlink()
-        record.delete(entry.id)
         shutil.rmtree(removed, ignore_errors=True)
+        record.delete(entry.id)  # last, because a full disk has space for it only now
     except OSError as error:
         raise RunRefusal("run_not_deleted", {"run": entry.id, "error": error.strerror}) from None
+
+
+def _check_is_over(record: Record, entry: Entry) -> None:
+    if not Run(record, entry.id).state.is_over:  # on a full disk, only the run folder contains the end
+        raise Refusal("run_is_active", {"run": entry.id})
 
 
 class BoundedGzipFile(gzip.GzipFile):

@@ -18,7 +18,7 @@ import pytest
 from meshwave.engine.cli import main as cli
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Entry, Record
-from meshwave.engine.runs.archives import LARGEST_READ_BYTES, delete_run, import_run
+from meshwave.engine.runs.archives import LARGEST_READ_BYTES, delete_run, export_run, import_run
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 
 DRY_RUN = ["run", "01-first-wave", "--rehearse", "--steps", "1", "--on", "threads"]
@@ -111,6 +111,18 @@ def test_an_active_run_is_neither_exported_nor_deleted(home: Callable[[str], Rec
 
     with pytest.raises(Refusal, match="has not ended"):
         delete_run(record, entry)
+
+
+def test_a_run_whose_end_is_only_in_its_folder_is_exported_and_deleted(home: Callable[[str], Record]) -> None:
+    record = home("here")
+    entry, _ = record.submit(name="x", launcher="local", handle={}, digest="", processes=1, steps=1)
+    record.folder(entry.id).mkdir()
+    (record.folder(entry.id) / "result.json").write_text('{"state": "FAILED", "reason": "the disk is full"}')
+
+    assert export_run(record, entry).exists()
+    delete_run(record, entry)
+
+    assert record.entries() == []
 
 
 def archive(path: Path, *members: tuple[str, bytes, bytes]) -> Path:
