@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.cli.output import print_json, print_note
+from meshwave.engine.cli.output import Command, print_json, print_note
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import MeshwaveError
@@ -26,6 +26,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Options, Record, Run, State, format_step_time, loss_text, silence_text
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers
+from meshwave.engine.runs.cancellation import cancel_runs_on
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal, limit_steps, wall_time_text
 from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
@@ -39,8 +40,6 @@ from meshwave.engine.runs.training_texts import training_text
 
 STRAGGLERS_INTERVAL_S = 5.0
 """Interval, in seconds, between two searches for stragglers while a run is followed."""
-CANCEL_TIMEOUT_S = 5.0
-"""Maximum time, in seconds, to wait for the result of a cancelled run; processes usually end within 0.1 s."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -49,9 +48,13 @@ class Terminated(KeyboardInterrupt):
 
 def run(options: argparse.Namespace) -> int:
     """Launch a design, follow its run and print the comparison with its prediction; return the exit status."""
+    return _end_on_sigterm(_launch_run, options)
+
+
+def _end_on_sigterm(command: Command, options: argparse.Namespace) -> int:
     try:
         with _sigterm_interrupts():
-            return _launch_run(options)
+            return command(options)
     except Terminated:
         print_note("stopped")
         return 128 + signal.SIGTERM
@@ -132,12 +135,8 @@ def launch_and_follow(
         started = launcher.submit(spec, data=data)
         manner = f", {started.entry.manner}" if started.entry.manner else ""
         print_note(f"run {started.id}: {design.name}, {started.entry.processes} processes{manner}")
-        try:
+        with cancel_runs_on(KeyboardInterrupt, [started]):
             state = started.wait(Progress())
-        except KeyboardInterrupt:
-            started.cancel()
-            started.wait(timeout_s=CANCEL_TIMEOUT_S)
-            raise
         return print_outcome(started, state, as_json=as_json)
 
 
@@ -153,12 +152,17 @@ def print_outcome(run: Run, state: State, *, as_json: bool) -> int:
 
 def sweep(options: argparse.Namespace) -> int:
     """Launch several designs and wait for all of them; return 1 if any does not succeed."""
+    return _end_on_sigterm(_launch_sweep, options)
+
+
+def _launch_sweep(options: argparse.Namespace) -> int:
     designs = [with_steps(load_design(find_design(name)), options.steps) for name in options.designs]
     with closing(Record()) as record, closing(open_target(record, options.launcher or "local")) as launcher:
         runs = launcher.submit_all([specify_run(predict(design)) for design in designs])
-        for run in runs:
-            print_note(f"run {run.id}: {run.entry.name}")
-        states = [run.wait(Progress()) for run in runs]
+        with cancel_runs_on(KeyboardInterrupt, runs):
+            for run in runs:
+                print_note(f"run {run.id}: {run.entry.name}")
+            states = [run.wait(Progress()) for run in runs]
         if options.json:
             print_json({"runs": [run_summary(run, compare_if_possible(run)) for run in runs]})
         else:
