@@ -33,11 +33,16 @@ class EscapedStream:
 def escaped_output() -> Iterator[None]:
     """Escape control characters of all output within the context."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = EscapedStream(sys.stdout), EscapedStream(sys.stderr)
+    sys.stdout, sys.stderr = EscapedStream(_open_if_closed(before[0])), EscapedStream(_open_if_closed(before[1]))
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _open_if_closed(stream: TextIO | None) -> TextIO:
+    """Return a standard stream, or one that discards its text if it was closed before the start, as with ``>&-``."""
+    return open(os.devnull, "w", encoding="utf-8") if stream is None else stream
 
 
 Command = Callable[[argparse.Namespace], int]

@@ -21,6 +21,7 @@ MESSAGES: dict[str, Message] = {
     "designer_not_in_engine": "the engine does not include the designer; start the designer with: meshwave serve",
     "unknown_rank": "rank {rank} does not exist; the design has ranks 0 to {last}",
     "binary_to_terminal": "{format} is binary; name a file with --out",
+    "unwritable_output": "the output cannot be written: {reason}",
     "folder_not_made": "the folder {folder} cannot be created: {reason}",
     "boundary_of_transfer": (
         "--boundary applies to designs only; a transfer document names its own source and destination"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -682,6 +683,28 @@ def test_a_reader_that_ends_early_causes_no_error() -> None:
     assert done.stdout.endswith("0\n")
     told = done.stderr.splitlines()
     assert all(line.startswith("computing: ") for line in told), "progress, on a slow machine"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has /dev/full")
+@pytest.mark.parametrize(
+    ("command", "status", "told"),
+    [
+        ("check 02-two-waves >&-", 0, ""),
+        ("check nosuch 2>&-", 2, ""),
+        ("check 02-two-waves >/dev/full", 1, "the output cannot be written: No space left on device\n"),
+        ("export 02-two-waves --to svg >/dev/full", 1, "the output cannot be written: No space left on device\n"),
+        ("check nosuch 2>/dev/full", 2, ""),
+        ("simulate 02-two-waves | true", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written_causes_no_traceback(command: str, status: int, told: str) -> None:
+    line = f"{sys.executable} -m meshwave.engine.cli.main {command}; exit ${{PIPESTATUS[0]}}"
+
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=buffered, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", told)
 
 
 @pytest.mark.parametrize(
