@@ -158,7 +158,7 @@ def _add_file_commands(commands: Any) -> None:
     add_command(commands, "schema", "print the JSON Schema of a design", designs.print_schema)
     examples = add_command(commands, "examples", "list the example designs", designs.print_examples)
     examples.add_argument("name", nargs="?", help="print this example")
-    examples.add_argument("--to", metavar="FOLDER", help="copy all examples into a folder")
+    examples.add_argument("--to", metavar="FOLDER", help="copy all examples into a folder; files that differ are kept")
     add_json_option(examples)
 
     hardware = add_command(

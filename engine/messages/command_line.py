@@ -22,6 +22,7 @@ MESSAGES: dict[str, Message] = {
     "unknown_rank": "rank {rank} does not exist; the design has ranks 0 to {last}",
     "binary_to_terminal": "{format} is binary; name a file with --out",
     "unwritable_output": "the output cannot be written: {reason}",
+    "kept_file": "kept {file}, which differs from the example; to copy the example, move the file elsewhere",
     "folder_not_made": "the folder {folder} cannot be created: {reason}",
     "boundary_of_transfer": (
         "--boundary applies to designs only; a transfer document names its own source and destination"

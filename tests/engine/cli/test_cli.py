@@ -496,6 +496,21 @@ def test_examples_are_listed_printed_and_copied(meshwave: Command, tmp_path: Pat
     assert sorted(path.stem for path in (tmp_path / "new" / "folder").iterdir()) == list(titles)
 
 
+def test_examples_that_were_edited_are_kept(meshwave: Command, tmp_path: Path) -> None:
+    mine, count = tmp_path / "02-two-waves.json", len(all_examples())
+    mine.write_text("my own")
+    (tmp_path / "01-first-wave.json").write_bytes(all_examples()["01-first-wave"].read_bytes())
+
+    status, out, err = meshwave("examples", "--to", tmp_path)
+
+    assert (status, out, mine.read_text()) == (0, "", "my own")
+    assert err.splitlines() == [
+        f"copied {count - 1} examples to {tmp_path}",
+        f"kept {mine}, which differs from the example; to copy the example, move the file elsewhere",
+    ]
+    assert len([*tmp_path.iterdir()]) == count
+
+
 def test_the_summary_states_price_and_energy_at_the_rates_of_the_cluster(meshwave: Command, tmp_path: Path) -> None:
     document = json.loads(examples()["11-eight-by-32"].read_text())
     document["cluster"] |= {"price_per_device_hour": 2.5, "watts_per_device": 700}
