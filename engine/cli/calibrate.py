@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from typing import Any, get_args
 
 from meshwave.engine.cli.output import print_json, print_note
@@ -12,7 +13,9 @@ from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Pair, Phase, Precision, Profile, Term, is_exact, load_profile
 from meshwave.engine.costs.profile_store import (
     DEFAULT_PROFILE,
+    check_can_extend,
     check_can_store,
+    extend_stored_profile,
     profile_file_name,
     save_profile,
     store_profile,
@@ -34,6 +37,7 @@ from meshwave.engine.runtime.calibration.machine_profile import (
     CalibrationProgress,
     calibrate_machine,
     count_gpus,
+    describe_machine,
     gpu_cluster,
 )
 from meshwave.engine.units import format_count, format_rate, percent_change, quantity
@@ -195,6 +199,8 @@ def _measure_profile(options: Any) -> Profile:
         check_writable(options.out)
     else:
         check_can_store(_profile_name(options))
+        if _is_partial(options) and not options.on and find_spec("torch"):
+            check_can_extend(_profile_name(options), describe_machine(measurements.cluster))
     return _measure_target(options) if options.on else calibrate_machine(measurements, _PrintedProgress())
 
 
@@ -223,6 +229,11 @@ def _profile_name(options: Any) -> str:
     return options.name or (f"{options.on}.json" if options.on else DEFAULT_PROFILE)
 
 
+def _is_partial(options: Any) -> bool:
+    """Return True if the options request some parts only, which are added to a stored profile of the same name."""
+    return bool(options.parts or options.fit)
+
+
 def _save_profile(profile: Profile, options: Any) -> str:
     """Save a profile, and return a line with its location.
 
@@ -234,7 +245,8 @@ def _save_profile(profile: Profile, options: Any) -> str:
         return f"wrote {options.out}\n"
     if options.profile:
         return ""
-    name = store_profile(profile, _profile_name(options)).name
+    name = _profile_name(options)
+    name = store_profile(extend_stored_profile(name, profile) if _is_partial(options) else profile, name).name
     return f'saved as {name}; use it in a design with cost: {{"kind": "calibrated", "profile": "{name}"}}\n'
 
 

@@ -232,7 +232,10 @@ def _add_machine_commands(commands: Any) -> None:
         imported_command("calibrate:calibrate"),
     )
     calibrate.add_argument(
-        "--parts", metavar="PART,...", help="parts to measure: blocks, links, collectives, contention; default: all"
+        "--parts",
+        metavar="PART,...",
+        help="parts to measure: blocks, links, collectives, contention; a stored profile of the same name keeps its "
+        "other parts; default: all",
     )
     calibrate.add_argument("--on", metavar="TARGET", help="measure a node of a launch target, and its links to another")
     calibrate.add_argument("--name", help="name of the profile; default: the name of the target, or this-machine")

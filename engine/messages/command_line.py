@@ -61,7 +61,7 @@ MESSAGES: dict[str, Message] = {
     "single_rank": "one process has no links to measure; use at least 2 ranks, or --parts blocks",
     "too_few_rounds": "{rounds} rounds are too few; use 1 or more",
     "too_few_seconds": "{seconds:g} is too short; use more than 0 seconds",
-    "profile_not_written": "{reason}; the measurements were saved in {place}",
+    "profile_not_written": "{reason}; the measurements were {place}",
     # benchmarks
     "no_matching_case": "no design of this benchmark has {word!r} in its name or group; the groups are {groups:list}",
     "no_accuracy_results": "there are no results to draw; measure some with meshwave bench accuracy",
