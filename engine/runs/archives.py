@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import re
 import shutil
 import tarfile
 import tempfile
+import time
 import zlib
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from meshwave.engine.findings import Refusal, RunRefusal
@@ -21,6 +24,10 @@ LARGEST_RUN_BYTES = 200_000_000_000
 """Maximum total size, in bytes, of the files of an imported archive."""
 MOST_FILES = 100_000
 LARGEST_READ_BYTES = 16_000_000
+IMPORTING, DELETED = ".import-", ".deleted-"
+"""Prefixes of the names of temporary folders."""
+LEFTOVER_S = 3600.0
+"""Time, in seconds, after which an unchanged temporary folder is removed."""
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
@@ -60,7 +67,7 @@ def import_run(record: Record, file: Path) -> Entry:
         RunFolderError: the run folder in the archive is damaged.
     """
     runs = record.place / "runs"
-    with tempfile.TemporaryDirectory(prefix=".import-", dir=runs) as temporary:
+    with tempfile.TemporaryDirectory(prefix=IMPORTING, dir=runs) as temporary:
         try:
             with BoundedGzipFile(file) as content, tarfile.open(fileobj=content, mode="r:") as archive:
                 run = _check_members(archive, file, shutil.disk_usage(runs).free)
@@ -74,9 +81,24 @@ def import_run(record: Record, file: Path) -> Entry:
         folder = Path(temporary) / run
         entry = read_entry(folder)
         folder.chmod(0o700)
-        folder.rename(record.folder(run))
+        try:
+            folder.rename(record.folder(run))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise Refusal("run_exists", {"run": run}) from None  # imported by another process in the meantime
     record.add_finished(entry)
     return record.get(run)
+
+
+def remove_leftovers(record: Record) -> None:
+    """Remove the folders of imports and deletions that were killed, which have not changed for an hour."""
+    oldest_s = time.time() - LEFTOVER_S
+    for folder in (record.place / "runs").iterdir():
+        if folder.name.startswith((IMPORTING, DELETED)):
+            with suppress(OSError):  # another process moves or deletes it now
+                if all(path.lstat().st_ctime < oldest_s for path in (folder, *folder.rglob("*"))):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def delete_run(record: Record, entry: Entry) -> None:
@@ -89,7 +111,7 @@ def delete_run(record: Record, entry: Entry) -> None:
     _check_is_over(record, entry)
     link = record.folder(entry.id)
     folder = link.resolve()  # the folder of a cluster run is a link to a shared folder
-    removed = folder.with_name(f".deleted-{entry.id}")
+    removed = folder.with_name(DELETED + entry.id)
     try:
         if folder.exists():
             folder.rename(removed)  # rename first: a partly deleted folder would be a damaged run
