@@ -665,6 +665,26 @@ def test_ctrl_c_ends_with_the_status_of_a_signal(meshwave: Command, monkeypatch:
 
 # ---- as a process ----
 
+INTERRUPTED = """
+import runpy, sys
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "meshwave.designer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("meshwave", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_ctrl_c_during_the_imports_causes_no_traceback() -> None:
+    command = [sys.executable, "-c", INTERRUPTED, "examples"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
 
 def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "meshwave.engine.cli.main", *arguments]
