@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from typing import Any, get_args
 
-from meshwave.engine.cli.output import print_json
+from meshwave.engine.cli.output import print_json, print_note
 from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Pair, Phase, Precision, Profile, Term, is_exact, load_profile
 from meshwave.engine.costs.profile_store import (
     DEFAULT_PROFILE,
+    check_can_extend,
     check_can_store,
+    extend_stored_profile,
     profile_file_name,
     save_profile,
     store_profile,
@@ -34,6 +37,7 @@ from meshwave.engine.runtime.calibration.machine_profile import (
     CalibrationProgress,
     calibrate_machine,
     count_gpus,
+    describe_machine,
     gpu_cluster,
 )
 from meshwave.engine.units import format_count, format_rate, percent_change, quantity
@@ -175,7 +179,7 @@ def calibrate(options: Any) -> int:
     except InputError as error:  # the disk became full: keep the measurements, which took minutes
         spare = write_spare_profile(profile)
         place = f"saved to {spare}" if spare else "printed"
-        print(render("profile_not_written", {"reason": str(error), "place": place}), file=sys.stderr)
+        print_note(render("profile_not_written", {"reason": str(error), "place": place}))
         print(to_text(profile) if spare else profile.to_json())
         return 2
     if options.fit:
@@ -195,6 +199,8 @@ def _measure_profile(options: Any) -> Profile:
         check_writable(options.out)
     else:
         check_can_store(_profile_name(options))
+        if _is_partial(options) and not options.on and find_spec("torch"):
+            check_can_extend(_profile_name(options), describe_machine(measurements.cluster))
     return _measure_target(options) if options.on else calibrate_machine(measurements, _PrintedProgress())
 
 
@@ -214,13 +220,18 @@ def _measure_target(options: Any) -> Profile:
         "rounds": options.rounds,
         "blocks_s": options.seconds,
     }
-    print(f"a job on {options.on} measures one of its nodes; that takes minutes", file=sys.stderr)
+    print_note(f"a job on {options.on} measures one of its nodes; that takes minutes")
     with closing(Record()) as record, closing(open_target(record, options.on)) as launcher:
         return calibrate_target(launcher, plan)
 
 
 def _profile_name(options: Any) -> str:
     return options.name or (f"{options.on}.json" if options.on else DEFAULT_PROFILE)
+
+
+def _is_partial(options: Any) -> bool:
+    """Return True if the options request some parts only, which are added to a stored profile of the same name."""
+    return bool(options.parts or options.fit)
 
 
 def _save_profile(profile: Profile, options: Any) -> str:
@@ -234,7 +245,8 @@ def _save_profile(profile: Profile, options: Any) -> str:
         return f"wrote {options.out}\n"
     if options.profile:
         return ""
-    name = store_profile(profile, _profile_name(options)).name
+    name = _profile_name(options)
+    name = store_profile(extend_stored_profile(name, profile) if _is_partial(options) else profile, name).name
     return f'saved as {name}; use it in a design with cost: {{"kind": "calibrated", "profile": "{name}"}}\n'
 
 
@@ -246,7 +258,7 @@ class _PrintedProgress:
     def __call__(self, progress: CalibrationProgress) -> None:
         if progress.message != self._stage:
             self._stage = progress.message
-            print(f"{progress.share:4.0%} {progress.message}", file=sys.stderr, flush=True)
+            print_note(f"{progress.share:4.0%} {progress.message}")
 
 
 def wanted_measurements(options: Any) -> CalibrationOptions:

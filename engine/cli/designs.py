@@ -9,9 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwave.engine.cli.output import print_json, print_result, with_progress, write_output
+from meshwave.engine.cli.output import print_json, print_note, print_result, with_progress, write_output
 from meshwave.engine.errors import InputError, shorten
 from meshwave.engine.findings import DesignError, Problem, Refusal
+from meshwave.engine.messages import render
 from meshwave.engine.units import format_energy, format_number, format_ranges, percent, percent_change, quantity
 
 if TYPE_CHECKING:
@@ -338,14 +339,7 @@ def print_examples(options: argparse.Namespace) -> int:
     if options.name:
         sys.stdout.write(files.example(options.name).read_text("utf-8"))
     elif options.to:
-        folder = Path(options.to)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise Refusal("folder_not_made", {"folder": str(folder), "reason": error.strerror}, "--to") from None
-        for path in files.all_examples().values():
-            write_output(str(folder / path.name), path.read_bytes())
-        print(f"copied {len(files.all_examples())} examples to {folder}", file=sys.stderr)
+        _copy_examples(Path(options.to))
     else:
         titles = {name: load_design(path).name for name, path in files.all_examples().items()}
         notes = {name: f" ({step.comparison()})" for name, step in published_steps().items()}
@@ -355,3 +349,30 @@ def print_examples(options: argparse.Namespace) -> int:
             lambda titles: (f"{name:<24}{title}{notes.get(name, '')}" for name, title in titles.items()),
         )
     return 0
+
+
+def _copy_examples(folder: Path) -> None:
+    """Copy all examples into a folder; files that exist there and differ are kept and named."""
+    from meshwave.engine.files import all_examples
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal("folder_not_made", {"folder": str(folder), "reason": error.strerror}, "--to") from None
+    contents = {folder / path.name: path.read_bytes() for path in all_examples().values()}
+    kept = [path for path, content in contents.items() if _differs(path, content)]
+    for path in contents.keys() - kept:
+        write_output(str(path), contents[path])
+    print_note(f"copied {len(contents) - len(kept)} examples to {folder}")
+    for path in kept:
+        print_note(render("kept_file", {"file": str(path)}))
+
+
+def _differs(path: Path, content: bytes) -> bool:
+    """Return True if a file exists and its content is another one, or cannot be read."""
+    try:
+        return path.read_bytes() != content
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True

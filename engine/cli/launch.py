@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.cli.output import print_json
+from meshwave.engine.cli.output import Command, print_json, print_note
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import MeshwaveError
@@ -27,6 +26,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Options, Record, Run, State, format_step_time, loss_text, silence_text
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers
+from meshwave.engine.runs.cancellation import cancel_runs_on
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal, limit_steps, wall_time_text
 from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
@@ -40,8 +40,6 @@ from meshwave.engine.runs.training_texts import training_text
 
 STRAGGLERS_INTERVAL_S = 5.0
 """Interval, in seconds, between two searches for stragglers while a run is followed."""
-CANCEL_TIMEOUT_S = 5.0
-"""Maximum time, in seconds, to wait for the result of a cancelled run; processes usually end within 0.1 s."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -50,11 +48,15 @@ class Terminated(KeyboardInterrupt):
 
 def run(options: argparse.Namespace) -> int:
     """Launch a design, follow its run and print the comparison with its prediction; return the exit status."""
+    return _end_on_sigterm(_launch_run, options)
+
+
+def _end_on_sigterm(command: Command, options: argparse.Namespace) -> int:
     try:
         with _sigterm_interrupts():
-            return _launch_run(options)
+            return command(options)
     except Terminated:
-        print("stopped", file=sys.stderr)
+        print_note("stopped")
         return 128 + signal.SIGTERM
 
 
@@ -129,16 +131,12 @@ def launch_and_follow(
     with closing(open_target(record, target or default_launcher(design, how))) as launcher:
         spec = specify_run(prediction, how)
         if how.rehearse:
-            print(_expected_time(spec), file=sys.stderr)
+            print_note(_expected_time(spec))
         started = launcher.submit(spec, data=data)
         manner = f", {started.entry.manner}" if started.entry.manner else ""
-        print(f"run {started.id}: {design.name}, {started.entry.processes} processes{manner}", file=sys.stderr)
-        try:
+        print_note(f"run {started.id}: {design.name}, {started.entry.processes} processes{manner}")
+        with cancel_runs_on(KeyboardInterrupt, [started]):
             state = started.wait(Progress())
-        except KeyboardInterrupt:
-            started.cancel()
-            started.wait(timeout_s=CANCEL_TIMEOUT_S)
-            raise
         return print_outcome(started, state, as_json=as_json)
 
 
@@ -154,12 +152,17 @@ def print_outcome(run: Run, state: State, *, as_json: bool) -> int:
 
 def sweep(options: argparse.Namespace) -> int:
     """Launch several designs and wait for all of them; return 1 if any does not succeed."""
+    return _end_on_sigterm(_launch_sweep, options)
+
+
+def _launch_sweep(options: argparse.Namespace) -> int:
     designs = [with_steps(load_design(find_design(name)), options.steps) for name in options.designs]
     with closing(Record()) as record, closing(open_target(record, options.launcher or "local")) as launcher:
         runs = launcher.submit_all([specify_run(predict(design)) for design in designs])
-        for run in runs:
-            print(f"run {run.id}: {run.entry.name}", file=sys.stderr, flush=True)
-        states = [run.wait(Progress()) for run in runs]
+        with cancel_runs_on(KeyboardInterrupt, runs):
+            for run in runs:
+                print_note(f"run {run.id}: {run.entry.name}")
+            states = [run.wait(Progress()) for run in runs]
         if options.json:
             print_json({"runs": [run_summary(run, compare_if_possible(run)) for run in runs]})
         else:
@@ -171,7 +174,7 @@ def sweep(options: argparse.Namespace) -> int:
 def _warn_about_profile(design: Design, how: Options) -> None:
     if how.rehearse is None and (why := design.cost.machine_warning()):
         params = {"profile": design.cost.profile_name, "reason": why}
-        print(render("calibrated_elsewhere", params), file=sys.stderr)
+        print_note(render("calibrated_elsewhere", params))
 
 
 def _expected_time(spec: RunSpec) -> str:
@@ -272,22 +275,18 @@ class Progress:
         """Print the steps since the last call."""
         stopped = {*run.stopped_process_lines()}
         for line in stopped - self._stopped:
-            print(line, file=sys.stderr, flush=True)
+            print_note(line)
         self._stopped = stopped
         waits = run.waiting_reason and f"waits: {run.waiting_reason}"
         for line in filter(None, (waits, run.trouble, silence_text(run.entry))):
-            print(line, file=sys.stderr, flush=True)
+            print_note(line)
         self._print_stragglers(run)
         last = run.latest_metrics()
         if last is None or last["step"] < self._printed:
             return
         self._printed = last["step"] + 1
         loss = f"  loss {loss_text(last['loss'])}" if "loss" in last else ""
-        print(
-            f"step {self._printed} of {run.progress.total}{loss}  {format_step_time(last)} per step",
-            file=sys.stderr,
-            flush=True,
-        )
+        print_note(f"step {self._printed} of {run.progress.total}{loss}  {format_step_time(last)} per step")
 
     def _print_stragglers(self, run: Run) -> None:
         """Print each straggler once.
@@ -299,7 +298,7 @@ class Progress:
         with suppress(MeshwaveError):  # the recordings are damaged, or of another version
             found = {problem.message for problem in find_stragglers(read_recording(run.folder))}
             for line in sorted(found - self._stragglers):
-                print(line, file=sys.stderr, flush=True)
+                print_note(line)
             self._stragglers |= found
         self._searched_s = time.monotonic()
 
@@ -310,7 +309,7 @@ def compare_if_possible(run: Run) -> Comparison | None:
         bundle = read_executed_bundle(run.folder)
         _ = bundle.prediction
     except MeshwaveError as error:  # the profile or folder no longer exists, or is of another version
-        print(render("not_predictable", {"reason": str(error)}), file=sys.stderr)
+        print_note(render("not_predictable", {"reason": str(error)}))
         return None
     return compare_run(run, bundle)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
+import errno
 import signal
 import sys
 from collections.abc import Sequence
 
-from meshwave.engine.cli.output import Command, escaped_output, print_error
+from meshwave.engine.cli.output import Command, discard_output, escaped_output, print_error, print_note
 from meshwave.engine.cli.parser import parser, refuse_to_serve
 from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.messages import render
+
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Errors of a write that are no mistake in the code, such as that of a full disk."""
 
 
 def main(
@@ -27,6 +31,23 @@ def main(
 
 
 def _exit_status(options: argparse.Namespace) -> int:
+    """Run a command and write its output; return the exit status."""
+    status = 0
+    try:
+        status = _command_status(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output has ended (for example head); discard the rest
+        discard_output(sys.stdout)
+    except OSError as error:
+        if error.errno not in WRITE_ERRORS:
+            raise
+        print_note(render("unwritable_output", {"reason": error.strerror}))
+        discard_output(sys.stdout)
+        status = 1
+    return status
+
+
+def _command_status(options: argparse.Namespace) -> int:
     command: Command = options.command
     try:
         return command(options)
@@ -34,11 +55,8 @@ def _exit_status(options: argparse.Namespace) -> int:
         print_error(error, as_json=getattr(options, "json", False))
         return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        print_note("stopped")
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of the output has ended (for example head); discard the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,11 +33,16 @@ class EscapedStream:
 def escaped_output() -> Iterator[None]:
     """Escape control characters of all output within the context."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = EscapedStream(sys.stdout), EscapedStream(sys.stderr)
+    sys.stdout, sys.stderr = EscapedStream(_open_if_closed(before[0])), EscapedStream(_open_if_closed(before[1]))
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _open_if_closed(stream: TextIO | None) -> TextIO:
+    """Return a standard stream, or one that discards its text if it was closed before the start, as with ``>&-``."""
+    return open(os.devnull, "w", encoding="utf-8") if stream is None else stream
 
 
 Command = Callable[[argparse.Namespace], int]
@@ -58,12 +64,27 @@ def with_progress(command: Command) -> Command:
             nonlocal printed_at
             if time.monotonic() - printed_at >= PROGRESS_INTERVAL_S:
                 printed_at = time.monotonic()
-                print(f"computing: {share:.0%}, {stage}", file=sys.stderr)
+                print_note(f"computing: {share:.0%}, {stage}")
 
         with report_progress_to(print_progress):
             return command(options)
 
     return run
+
+
+def print_note(text: object) -> None:
+    """Print a text to standard error; if that fails, as on a full disk, discard this text and all later ones."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        discard_output(sys.stderr)
+
+
+def discard_output(stream: TextIO) -> None:
+    """Discard the unwritten output of a stream and all later output."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -84,7 +105,7 @@ def print_error(error: MeshwaveError, *, as_json: bool) -> None:
     """Print an error to standard error; if ``as_json`` is True, also print its problems as JSON to standard output."""
     from meshwave.engine.findings import problems_of
 
-    print(error, file=sys.stderr)
+    print_note(error)
     if as_json:
         print_json({"problems": [problem.to_json() for problem in problems_of(error)]})
 

@@ -158,7 +158,7 @@ def _add_file_commands(commands: Any) -> None:
     add_command(commands, "schema", "print the JSON Schema of a design", designs.print_schema)
     examples = add_command(commands, "examples", "list the example designs", designs.print_examples)
     examples.add_argument("name", nargs="?", help="print this example")
-    examples.add_argument("--to", metavar="FOLDER", help="copy all examples into a folder")
+    examples.add_argument("--to", metavar="FOLDER", help="copy all examples into a folder; files that differ are kept")
     add_json_option(examples)
 
     hardware = add_command(
@@ -232,7 +232,10 @@ def _add_machine_commands(commands: Any) -> None:
         imported_command("calibrate:calibrate"),
     )
     calibrate.add_argument(
-        "--parts", metavar="PART,...", help="parts to measure: blocks, links, collectives, contention; default: all"
+        "--parts",
+        metavar="PART,...",
+        help="parts to measure: blocks, links, collectives, contention; a stored profile of the same name keeps its "
+        "other parts; default: all",
     )
     calibrate.add_argument("--on", metavar="TARGET", help="measure a node of a launch target, and its links to another")
     calibrate.add_argument("--name", help="name of the profile; default: the name of the target, or this-machine")

@@ -26,7 +26,7 @@ from meshwave.engine.exports.perfetto import trace_events
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile, silence_text
-from meshwave.engine.runs.archives import delete_run, export_run, import_run
+from meshwave.engine.runs.archives import delete_run, export_run, import_run, remove_leftovers
 from meshwave.engine.runs.final_weights import save_final_weights
 from meshwave.engine.runs.launchers import check_place, open_run, restore_entries, resumed_launch
 from meshwave.engine.runs.process_identity import stopped_process_lines
@@ -170,7 +170,8 @@ def _import_runs(record: Record, options: argparse.Namespace) -> int:
 
 
 def _rebuild_record(record: Record, options: argparse.Namespace) -> int:
-    """Add all run folders that are missing from the run database."""
+    """Add all run folders that are missing from the run database, and remove what killed imports and deletions left."""
+    remove_leftovers(record)
     found = restore_entries(record)
     return _print_value({"entered": found}, f"added {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
 

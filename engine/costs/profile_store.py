@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from meshwave.engine.costs.profile import Profile, load_profile
+from meshwave.engine.costs.profile import Machine, Profile, load_profile
 from meshwave.engine.errors import closest_word
 from meshwave.engine.files import check_writable, data_folder, write_whole
 from meshwave.engine.findings import Refusal
@@ -75,6 +78,58 @@ def store_profile(profile: Profile, name: str) -> Path:
     path = _profile_path(name)
     save_profile(profile, path)
     return path
+
+
+SECTION_KEYS: Mapping[str, tuple[str, ...]] = {
+    "matrix": ("precision",),
+    "collectives": ("collective", "group", "size", "mp", "esp"),
+    "links": ("pair",),
+    "contention": ("pair",),
+    "blocks": ("kind", "precision"),
+    "optimizer": ("optimizer", "precision", "clipped"),
+    "memory": ("kind", "precision"),
+}
+"""Fields that identify a measurement in each section of a profile."""
+SETUP = ("ranks", "ranks_per_node", "backend", "network", "cores", "processor", "software", "run")
+"""Fields of a machine that must be equal to combine measurements."""
+
+
+def check_can_extend(name: str, machine: Machine) -> None:
+    """Check that measurements of a machine can be added to the profile of a name, if one is stored.
+
+    Raises:
+        InputError: the stored profile was measured with another machine, software or number of processes, or is invalid.
+    """
+    name = profile_file_name(name)
+    if name not in list_profiles():
+        return
+    before = load_stored_profile(name).machine
+    fields = [field for field in SETUP if getattr(before, field) != getattr(machine, field)]
+    if before.device and machine.device and before.device != machine.device:
+        fields.append("device")
+    if fields:
+        raise Refusal("profile_of_another_setup", {"name": name, "fields": fields})
+
+
+def extend_stored_profile(name: str, profile: Profile) -> Profile:
+    """Return the stored profile of a name with measurements added or replaced; just these if none is stored.
+
+    Raises:
+        InputError: see :func:`check_can_extend`.
+    """
+    check_can_extend(name, profile.machine)
+    if profile_file_name(name) not in list_profiles():
+        return profile
+    before = load_stored_profile(name)
+    sections = {section: _merge_section(section, before, profile) for section in SECTION_KEYS}
+    device = profile.machine.device or before.machine.device
+    machine = profile.machine.model_copy(update={"device": device})
+    return before.model_copy(update={**sections, "machine": machine, "rates": profile.rates or before.rates})
+
+
+def _merge_section(section: str, before: Profile, profile: Profile) -> tuple[Any, ...]:
+    key = attrgetter(*SECTION_KEYS[section])
+    return tuple({key(each): each for found in (before, profile) for each in getattr(found, section)}.values())
 
 
 def check_can_store(name: str = DEFAULT_PROFILE) -> None:

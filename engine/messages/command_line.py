@@ -21,6 +21,8 @@ MESSAGES: dict[str, Message] = {
     "designer_not_in_engine": "the engine does not include the designer; start the designer with: meshwave serve",
     "unknown_rank": "rank {rank} does not exist; the design has ranks 0 to {last}",
     "binary_to_terminal": "{format} is binary; name a file with --out",
+    "unwritable_output": "the output cannot be written: {reason}",
+    "kept_file": "kept {file}, which differs from the example; to copy the example, move the file elsewhere",
     "folder_not_made": "the folder {folder} cannot be created: {reason}",
     "boundary_of_transfer": (
         "--boundary applies to designs only; a transfer document names its own source and destination"
@@ -59,7 +61,7 @@ MESSAGES: dict[str, Message] = {
     "single_rank": "one process has no links to measure; use at least 2 ranks, or --parts blocks",
     "too_few_rounds": "{rounds} rounds are too few; use 1 or more",
     "too_few_seconds": "{seconds:g} is too short; use more than 0 seconds",
-    "profile_not_written": "{reason}; the measurements were saved in {place}",
+    "profile_not_written": "{reason}; the measurements were {place}",
     # benchmarks
     "no_matching_case": "no design of this benchmark has {word!r} in its name or group; the groups are {groups:list}",
     "no_accuracy_results": "there are no results to draw; measure some with meshwave bench accuracy",

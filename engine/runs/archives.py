@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import re
 import shutil
 import tarfile
 import tempfile
+import time
 import zlib
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.runs.launchers import read_entry
+from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record
 from meshwave.engine.runs.run_entry import Entry
 
@@ -20,6 +24,10 @@ LARGEST_RUN_BYTES = 200_000_000_000
 """Maximum total size, in bytes, of the files of an imported archive."""
 MOST_FILES = 100_000
 LARGEST_READ_BYTES = 16_000_000
+IMPORTING, DELETED = ".import-", ".deleted-"
+"""Prefixes of the names of temporary folders."""
+LEFTOVER_S = 3600.0
+"""Time, in seconds, after which an unchanged temporary folder is removed."""
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
@@ -35,8 +43,7 @@ def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
         Refusal: the run is not finished, or the file exists.
         RunRefusal: the file cannot be written.
     """
-    if not entry.state.is_over:
-        raise Refusal("run_is_active", {"run": entry.id})
+    _check_is_over(record, entry)
     target = file if file is not None else Path(entry.id + SUFFIX)
     unfinished = target.with_name(f".{target.name}.part")
     try:
@@ -60,7 +67,7 @@ def import_run(record: Record, file: Path) -> Entry:
         RunFolderError: the run folder in the archive is damaged.
     """
     runs = record.place / "runs"
-    with tempfile.TemporaryDirectory(prefix=".import-", dir=runs) as temporary:
+    with tempfile.TemporaryDirectory(prefix=IMPORTING, dir=runs) as temporary:
         try:
             with BoundedGzipFile(file) as content, tarfile.open(fileobj=content, mode="r:") as archive:
                 run = _check_members(archive, file, shutil.disk_usage(runs).free)
@@ -74,9 +81,24 @@ def import_run(record: Record, file: Path) -> Entry:
         folder = Path(temporary) / run
         entry = read_entry(folder)
         folder.chmod(0o700)
-        folder.rename(record.folder(run))
+        try:
+            folder.rename(record.folder(run))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise Refusal("run_exists", {"run": run}) from None  # imported by another process in the meantime
     record.add_finished(entry)
     return record.get(run)
+
+
+def remove_leftovers(record: Record) -> None:
+    """Remove the folders of imports and deletions that were killed, which have not changed for an hour."""
+    oldest_s = time.time() - LEFTOVER_S
+    for folder in (record.place / "runs").iterdir():
+        if folder.name.startswith((IMPORTING, DELETED)):
+            with suppress(OSError):  # another process moves or deletes it now
+                if all(path.lstat().st_ctime < oldest_s for path in (folder, *folder.rglob("*"))):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def delete_run(record: Record, entry: Entry) -> None:
@@ -86,20 +108,24 @@ def delete_run(record: Record, entry: Entry) -> None:
         Refusal: the run is not finished.
         RunRefusal: the run folder cannot be deleted.
     """
-    if not entry.state.is_over:
-        raise Refusal("run_is_active", {"run": entry.id})
+    _check_is_over(record, entry)
     link = record.folder(entry.id)
     folder = link.resolve()  # the folder of a cluster run is a link to a shared folder
-    removed = folder.with_name(f".deleted-{entry.id}")
+    removed = folder.with_name(DELETED + entry.id)
     try:
         if folder.exists():
             folder.rename(removed)  # rename first: a partly deleted folder would be a damaged run
         if link.is_symlink():
             link.unlink()
-        record.delete(entry.id)
         shutil.rmtree(removed, ignore_errors=True)
+        record.delete(entry.id)  # last, because a full disk has space for it only now
     except OSError as error:
         raise RunRefusal("run_not_deleted", {"run": entry.id, "error": error.strerror}) from None
+
+
+def _check_is_over(record: Record, entry: Entry) -> None:
+    if not Run(record, entry.id).state.is_over:  # on a full disk, only the run folder contains the end
+        raise Refusal("run_is_active", {"run": entry.id})
 
 
 class BoundedGzipFile(gzip.GzipFile):

@@ -22,6 +22,7 @@ from meshwave.engine.messages import render
 from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import is_reserved, reserve_space, write_reserved
 from meshwave.engine.runs.attempts import append_attempt, read_attempts, remove_attempt_files
+from meshwave.engine.runs.cancellation import cancel_runs_on
 from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES
 from meshwave.engine.runs.initial_weights import check_initial_weights
@@ -247,8 +248,11 @@ class Launcher(ABC):
         return Run(self.record, entry.id, self)
 
     def submit_all(self, specs: Sequence[RunSpec]) -> list[Run]:
-        """Launch or queue several runs in order; see :meth:`submit`."""
-        return [self.submit(spec) for spec in specs]
+        """Launch or queue several runs in order; see :meth:`submit`. If one is refused, the others are cancelled."""
+        runs: list[Run] = []
+        with cancel_runs_on(BaseException, runs):
+            runs.extend(map(self.submit, specs))
+        return runs
 
     @property
     def place(self) -> Place:

@@ -23,7 +23,7 @@ from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part, nullable, text_form, validation_error
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import first_problem
-from meshwave.engine.runs.launchers._base import Capabilities, Launcher
+from meshwave.engine.runs.launchers._base import Capabilities, Launcher, check_place
 from meshwave.engine.runs.launchers._host import Host, LocalHost
 from meshwave.engine.runs.launchers._job_files import cancel_command, read_exits, read_interrupted
 from meshwave.engine.runs.launchers._limits import TargetLimits
@@ -315,6 +315,7 @@ class JobLauncher(Launcher):
     def poll_unless_silent(self, silence: RunRefusal | None, run: Run) -> RunRefusal | None:
         entry = self.record.get(run.id)
         if entry.state is State.QUEUED:
+            check_place(self.record, self.place)  # perhaps no process follows the active run
             self.watch_queue()
         if entry.state.is_over or entry.state is State.QUEUED:
             return silence

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwave.engine.messages import render
-from meshwave.engine.runs.launchers._base import Launcher
+from meshwave.engine.runs.launchers._base import Launcher, check_place
 from meshwave.engine.runs.process_identity import own_handle, recorded_processes
 from meshwave.engine.runs.run import Run, read_result
 from meshwave.engine.runs.run_entry import State
@@ -22,6 +22,7 @@ class OwningLauncher(Launcher):
     def poll(self, run: Run) -> None:
         entry = self.record.get(run.id)
         if entry.state is State.QUEUED:
+            check_place(self.record, self.place)  # the process that launched the active run may have been killed
             self.watch_queue()
         if entry.state.is_over or entry.state is State.QUEUED:
             return

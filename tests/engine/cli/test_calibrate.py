@@ -14,6 +14,8 @@ from meshwave.engine.cli import main as cli
 from meshwave.engine.costs import profile_store as profiles
 from meshwave.engine.costs.profile import MeasuredCollective, Profile, load_profile, parse_profile
 from meshwave.engine.errors import InputError
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
+from meshwave.engine.runtime.calibration.machine_profile import describe_machine, gpu_cluster
 from tests.engine.costs.profiles import example_profile
 
 command = importlib.import_module("meshwave.engine.cli.calibrate")  # the package has a function of that name
@@ -113,3 +115,53 @@ def test_a_profile_with_a_line_of_zero_time_is_printed(tmp_path: Path, capsys: p
 
     assert cli.main(["calibrate", "--profile", str(path)]) == 0
     assert "% at " in capsys.readouterr().out
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profile:
+    """A profile of this machine that is stored as this-machine.json."""
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    machine = describe_machine(gpu_cluster(ProcessCluster(1, 8)))
+    profile = example_profile(machine=machine.model_copy(update={"device": "CPU"}))
+    profiles.store_profile(profile, "this-machine")
+    return profile
+
+
+def test_measured_parts_are_added_to_the_stored_profile(stored: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = stored.links[0].model_copy(update={"alpha_s": 5e-4})
+    partial = Profile(machine=stored.machine.model_copy(update={"device": "", "made_s": 1.0}), links=(link,))
+    monkeypatch.setattr(command, "calibrate_machine", lambda *asked: partial)
+
+    assert cli.main(["calibrate", "--parts", "links"]) == 0
+
+    found = profiles.load_stored_profile("this-machine")
+    assert found.links == (link, stored.links[1])
+    assert (found.blocks, found.optimizer) == (stored.blocks, stored.optimizer)
+    assert (found.machine.device, found.machine.made_s) == ("CPU", 1.0)
+
+
+@pytest.mark.parametrize("options", [["--ranks", "4"], ["--ranks", "8", "--shaped", "1e8,1e7"]])
+def test_parts_of_another_setup_are_refused_before_they_are_measured(
+    stored: Profile, measured_calls: list[str], capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert cli.main(["calibrate", "--parts", "links", *options]) == 2
+
+    assert "cannot be added to the profile this-machine.json" in capsys.readouterr().err
+    assert measured_calls == []
+    assert profiles.load_stored_profile("this-machine") == stored
+    assert cli.main(["calibrate", "--parts", "links", "--name", "other", *options]) == 0
+
+
+def test_parts_that_turn_out_to_be_of_another_device_are_saved_elsewhere(
+    stored: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiles.tempfile, "mkstemp", made_in(tmp_path))
+    other = stored.machine.model_copy(update={"device": "another CPU"})
+    monkeypatch.setattr(command, "calibrate_machine", lambda *asked: example_profile(machine=other))
+
+    assert cli.main(["calibrate", "--parts", "blocks"]) == 2
+
+    err = capsys.readouterr().err
+    (path,) = re.findall(r"other values of device; .*the measurements were saved to (\S+)\n", err)
+    assert load_profile(path).machine == other
+    assert profiles.load_stored_profile("this-machine") == stored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -495,6 +496,21 @@ def test_examples_are_listed_printed_and_copied(meshwave: Command, tmp_path: Pat
     assert sorted(path.stem for path in (tmp_path / "new" / "folder").iterdir()) == list(titles)
 
 
+def test_examples_that_were_edited_are_kept(meshwave: Command, tmp_path: Path) -> None:
+    mine, count = tmp_path / "02-two-waves.json", len(all_examples())
+    mine.write_text("my own")
+    (tmp_path / "01-first-wave.json").write_bytes(all_examples()["01-first-wave"].read_bytes())
+
+    status, out, err = meshwave("examples", "--to", tmp_path)
+
+    assert (status, out, mine.read_text()) == (0, "", "my own")
+    assert err.splitlines() == [
+        f"copied {count - 1} examples to {tmp_path}",
+        f"kept {mine}, which differs from the example; to copy the example, move the file elsewhere",
+    ]
+    assert len([*tmp_path.iterdir()]) == count
+
+
 def test_the_summary_states_price_and_energy_at_the_rates_of_the_cluster(meshwave: Command, tmp_path: Path) -> None:
     document = json.loads(examples()["11-eight-by-32"].read_text())
     document["cluster"] |= {"price_per_device_hour": 2.5, "watts_per_device": 700}
@@ -649,6 +665,26 @@ def test_ctrl_c_ends_with_the_status_of_a_signal(meshwave: Command, monkeypatch:
 
 # ---- as a process ----
 
+INTERRUPTED = """
+import runpy, sys
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "meshwave.designer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("meshwave", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_ctrl_c_during_the_imports_causes_no_traceback() -> None:
+    command = [sys.executable, "-c", INTERRUPTED, "examples"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
 
 def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "meshwave.engine.cli.main", *arguments]
@@ -682,6 +718,28 @@ def test_a_reader_that_ends_early_causes_no_error() -> None:
     assert done.stdout.endswith("0\n")
     told = done.stderr.splitlines()
     assert all(line.startswith("computing: ") for line in told), "progress, on a slow machine"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has /dev/full")
+@pytest.mark.parametrize(
+    ("command", "status", "told"),
+    [
+        ("check 02-two-waves >&-", 0, ""),
+        ("check nosuch 2>&-", 2, ""),
+        ("check 02-two-waves >/dev/full", 1, "the output cannot be written: No space left on device\n"),
+        ("export 02-two-waves --to svg >/dev/full", 1, "the output cannot be written: No space left on device\n"),
+        ("check nosuch 2>/dev/full", 2, ""),
+        ("simulate 02-two-waves | true", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written_causes_no_traceback(command: str, status: int, told: str) -> None:
+    line = f"{sys.executable} -m meshwave.engine.cli.main {command}; exit ${{PIPESTATUS[0]}}"
+
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=buffered, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", told)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest
 
 from meshwave.engine.cli import main as cli
 from meshwave.engine.findings import Refusal
-from meshwave.engine.runs import Entry, Record
-from meshwave.engine.runs.archives import LARGEST_READ_BYTES, delete_run, import_run
+from meshwave.engine.runs import Entry, Record, archives
+from meshwave.engine.runs.archives import LARGEST_READ_BYTES, delete_run, export_run, import_run
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 
 DRY_RUN = ["run", "01-first-wave", "--rehearse", "--steps", "1", "--on", "threads"]
@@ -111,6 +111,54 @@ def test_an_active_run_is_neither_exported_nor_deleted(home: Callable[[str], Rec
 
     with pytest.raises(Refusal, match="has not ended"):
         delete_run(record, entry)
+
+
+def test_a_run_whose_end_is_only_in_its_folder_is_exported_and_deleted(home: Callable[[str], Record]) -> None:
+    record = home("here")
+    entry, _ = record.submit(name="x", launcher="local", handle={}, digest="", processes=1, steps=1)
+    record.folder(entry.id).mkdir()
+    (record.folder(entry.id) / "result.json").write_text('{"state": "FAILED", "reason": "the disk is full"}')
+
+    assert export_run(record, entry).exists()
+    delete_run(record, entry)
+
+    assert record.entries() == []
+
+
+def test_of_two_imports_of_one_archive_at_once_the_later_one_is_refused(
+    home: Callable[[str], Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = home("here")
+    assert cli.main(DRY_RUN) == 0
+    file = export_run(record, newest_entry(record))
+    other, read_entry = home("elsewhere"), archives.read_entry
+
+    def import_first(folder: Path) -> Entry:
+        monkeypatch.setattr(archives, "read_entry", read_entry)
+        import_run(other, file)
+        return read_entry(folder)
+
+    monkeypatch.setattr(archives, "read_entry", import_first)
+    with pytest.raises(Refusal, match="already exists here"):
+        import_run(other, file)
+
+    assert len(other.entries()) == len([*(other.place / "runs").iterdir()]) == 1
+
+
+def test_folders_of_killed_imports_and_deletions_are_removed_after_an_hour(
+    home: Callable[[str], Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = home("here")
+    left = [record.place / "runs" / name / FOLDER for name in (".import-abc", f".deleted-{FOLDER}")]
+    for folder in left:
+        folder.mkdir(parents=True)
+
+    assert cli.main(["runs", "rebuild"]) == 0
+    assert all(folder.exists() for folder in left), "the import may still be running"
+
+    monkeypatch.setattr(archives, "LEFTOVER_S", -1.0)
+    assert cli.main(["runs", "rebuild"]) == 0
+    assert list((record.place / "runs").iterdir()) == []
 
 
 def archive(path: Path, *members: tuple[str, bytes, bytes]) -> Path:

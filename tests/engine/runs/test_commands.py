@@ -361,6 +361,58 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     assert have_all_ended(run)
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_cancels_all_runs_of_a_sweep(home: Path, number: signal.Signals, status: int) -> None:
+    design = write(home, "sleep")
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
+    command = [sys.executable, "-c", textwrap.dedent(COMMAND), "sweep", design, design, design]
+    with closing(Record()) as record, subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: len(record.entries()) == 3)
+        wait_until(lambda: logged_events(Run(record, record.entries()[-1].id), "step"))
+
+        process.send_signal(number)
+        process.communicate(timeout=30)
+
+        assert process.returncode == status
+        assert {entry.state for entry in record.entries()} == {State.CANCELLED}
+
+
+def test_a_sweep_with_a_refused_design_leaves_no_run_in_the_queue(home: Path) -> None:
+    design = write(home, "sleep")
+    (home / "refused").mkdir()
+    refused = write(home / "refused", training={"data": "missing.txt"})
+
+    assert cli.main(["sweep", design, design, refused]) == 2
+
+    with closing(Record()) as record:
+        assert [entry.state for entry in record.entries()] == [State.CANCELLED] * 2
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has /dev/full")
+def test_a_run_continues_if_its_progress_cannot_be_printed(home: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
+    command = [sys.executable, "-c", textwrap.dedent(COMMAND), "run", write(home), "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=full, timeout=30, check=False)
+
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert (found["state"], len(found["metrics"])) == ("SUCCEEDED", 3)
+
+
+def test_a_run_continues_if_nobody_reads_its_progress(home: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
+    command = [sys.executable, "-c", textwrap.dedent(COMMAND), "run", write(home, steps=30)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.stderr.close()
+        assert process.wait(timeout=30) == 0
+
+    run = newest_run()
+    assert (run.state, run.progress.done) == (State.SUCCEEDED, 30)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -15,6 +15,7 @@ import pytest
 from meshwave.engine.cli import main as cli
 from meshwave.engine.errors import RunError
 from meshwave.engine.runs import Record, State, reconcile
+from meshwave.engine.runs.archives import delete_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from tests.engine.runs.play import HERE, draw, logged_events, processes, submit, wait_until
 
@@ -67,6 +68,23 @@ def test_the_end_of_a_run_is_recorded_once_the_disk_has_space(disk: Path) -> Non
     assert (again.get(run.id).state, again.get(run.id).reason) == (State.FAILED, reason)
     record.close()
     again.close()
+
+
+def test_deleting_a_run_frees_space_on_a_full_disk(disk: Path) -> None:
+    with closing(Record(disk / "home")) as record:
+        about = {"launcher": "local", "handle": {}, "digest": "", "processes": 1, "steps": 1}
+        entry, _ = record.submit(name="run", **about)  # type: ignore[arg-type]
+        record.folder(entry.id).mkdir()
+        (record.folder(entry.id) / "result.json").write_text('{"state": "FAILED", "reason": "the disk is full"}')
+        (record.folder(entry.id) / "checkpoint").write_bytes(bytes(100_000))
+        fill(disk / "filler")
+        with pytest.raises(RunError, match="full"):
+            record.change_state(entry.id, State.FAILED)
+
+        delete_run(record, record.get(entry.id))
+
+        assert record.entries() == []
+        assert list((disk / "home" / "runs").iterdir()) == []
 
 
 def remount(disk: Path, how: str) -> None:

@@ -105,6 +105,21 @@ def test_the_queue_survives_the_end_of_the_process_that_filled_it(tmp_path: Path
         server.close()
 
 
+@pytest.mark.slow
+def test_a_queued_run_starts_after_the_process_of_the_active_run_was_killed(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    owner, active = launch(launcher.record.place, draw("sleep"), tmp_path)
+    queued = submit(launcher, draw())
+    assert queued.state is State.QUEUED
+
+    owner.kill()
+    owner.wait()
+
+    assert queued.wait(timeout_s=30) is State.SUCCEEDED
+    assert launcher.record.get(active).state is State.LOST
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_is_left_to_the_living_process_that_queued_it(tmp_path: Path) -> None:

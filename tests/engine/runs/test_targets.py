@@ -250,6 +250,21 @@ def test_a_target_limits_the_runs_that_are_active_at_the_same_time(member: JobLa
     assert entry.state is State.QUEUED
 
 
+def test_a_queued_run_notices_the_end_of_an_active_run_that_no_process_follows(
+    member: JobLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(member), "start_next", lambda self: False)
+    active = enter(member, State.RUNNING, job={"id": "1"})
+    about = {"name": "next", "launcher": member.name, "handle": member.handle(), "digest": ""}
+    queued, _ = member.record.submit(**about, processes=2, steps=3, limit=1)  # type: ignore[arg-type]
+    (active.folder / "result.json").write_text('{"state": "SUCCEEDED", "reason": "3 of 3 steps"}')
+
+    member.poll(Run(member.record, queued.id))
+
+    assert queued.state is State.QUEUED
+    assert member.record.get(active.id).state is State.SUCCEEDED
+
+
 def test_the_time_limit_of_a_target_is_part_of_the_run_folder(
     member: JobLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
