@@ -15,7 +15,7 @@ from meshwave.engine.costs import flops, stage_memory, transformer_layers
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import ExpertBlocks, expert_blocks, expert_counts
+from meshwave.engine.costs.expert_blocks import ExpertBlocks, ExpertCounts, expert_blocks, expert_counts
 from meshwave.engine.costs.operators import Kernels, Workload, element_sizes
 from meshwave.engine.costs.packed_documents import mean_attended_share
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
@@ -280,26 +280,16 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
         kept_skip_tensors(design, program, layers),
     )
 
+    kinds = _kinds_of_layers(design, layers, with_experts)
     known: dict[tuple[Any, ...], StageSizes] = {}
 
     def sizes_of_stage(stage: int, load: Workload, blocks: ExpertBlocks) -> StageSizes:
         if with_experts[stage]:
             return sizes_of_new_stage(stage, load, blocks)
-        key = load, layers[stage], stage == 0, stage == program.stages - 1, joins[stage], *skipped[:, stage].tolist()
+        key = load, kinds[stage], stage == 0, stage == program.stages - 1, *skipped[:, stage].tolist()
         if key not in known:
             known[key] = sizes_of_new_stage(stage, load, blocks)
         return known[key]
-
-    def kinds_of_layers(stage: int, blocks: ExpertBlocks) -> list[int]:
-        numbers, targets = list(with_experts[stage]), {target for _, target in design.model.skips}
-        start = sum(layers[:stage])
-
-        def kind(layer: int) -> int:
-            if layer in design.model.expert_blocks:
-                return 1 + numbers.index(layer if layer in blocks else COMMON)
-            return 1 + len(numbers) if layer in targets else 0
-
-        return [kind(layer) for layer in range(start, start + layers[stage])]
 
     def sizes_of_new_stage(stage: int, load: Workload, blocks: ExpertBlocks) -> StageSizes:
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
@@ -317,11 +307,33 @@ def _transformer_stage_sizes(design: Design, program: Program, layers: Sequence[
             outputs=output + held,
             deferred=stage_memory.deferred_bytes(load, layers[stage], **how),
             transient=stage_memory.transient_bytes(load, layers[stage], **how),
-            neighbours=stage_memory.largest_neighbours(load, kinds_of_layers(stage, blocks), **how),
+            neighbours=stage_memory.largest_neighbours(load, kinds[stage], **how),
             partial=partial_parameters(load, layers[stage], joins[stage], **ends),
         )
 
     return sizes_of_stage
+
+
+def _kinds_of_layers(
+    design: Design, layers: Sequence[int], with_experts: Sequence[ExpertCounts]
+) -> list[tuple[int, ...]]:
+    """Return the kind of each layer, ``[stages][layers]``.
+
+    It is 0, or for layers with experts 1 + the place of their number in ``with_experts`` of the stage, or for other
+    layers in which a skip connection ends the next number.
+    """
+    routed, own = {*design.model.expert_blocks}, design.experts.own_layers
+    targets, starts = {target for _, target in design.model.skips}, accumulate(layers, initial=0)
+
+    def kind(layer: int, numbers: list[int]) -> int:
+        if layer in routed:
+            return 1 + numbers.index(layer if layer in own else COMMON)
+        return 1 + len(numbers) if layer in targets else 0
+
+    return [
+        tuple(kind(layer, list(counts)) for layer in range(start, start + count))
+        for start, count, counts in zip(starts, layers, with_experts, strict=False)
+    ]
 
 
 def _block_stage_sizes(model: BlockModel, program: Program, layers: Sequence[int]) -> StageSizesOf:

@@ -128,7 +128,7 @@ class _Sweep:
         level = 0.0
         for _, place in self._on:
             low, level = level, level + self._mean_share(self._coming[place], now, following)
-            part = round(low, DIGITS), round(level, DIGITS)
+            part = _edge(low), _edge(level)
             start, *before = self._open.get(place, (now,))
             if tuple(before) == part:
                 continue
@@ -156,6 +156,11 @@ class _Sweep:
             )
             self._integrals_of[id(steps)] = list(accumulate(pieces, initial=0.0))
         return self._integrals_of[id(steps)]
+
+
+def _edge(level: float) -> float:
+    """Return the edge of a share; the sum of shares may exceed a port by rounding errors of very short intervals."""
+    return min(1.0, round(level, DIGITS))
 
 
 def _lowest_free_lines(coming: Sequence[PortUse]) -> list[int]:
