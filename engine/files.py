@@ -214,7 +214,7 @@ def lock_file(path: Path, longest_wait_s: float = 10.0) -> Iterator[None]:
         with closing(lock):
             lock.execute("BEGIN EXCLUSIVE")
             yield
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         raise OSError(errno.ENOLCK, str(error)) from None
 
 

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,9 @@ class Library:
             InputError: there is no space, or the file cannot be written.
         """
         path = self.path(design, "design.json")
-        self.check_space(is_new=not path.exists())
         if not path.exists():
             self._bring_back(design)
+        self.check_space(is_new=not path.exists())
         with suppress(OSError):  # writing the file reports the error
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -156,7 +157,7 @@ class Library:
         if state not in (None, self._written.get(design)):
             found = self.read(design)
             if found not in (before, after):
-                version = f"edited elsewhere {time.strftime('%Y-%m-%d %H:%M')}"
+                version = _unused_name(f"edited elsewhere {time.strftime('%Y-%m-%d %H:%M:%S')}", self.log(design))
                 self.log(design).add_version(version, found)
                 notice = f"This design was also edited elsewhere; those edits are kept as the version {version}."
             self._written[design] = state
@@ -218,8 +219,8 @@ class Library:
         if not deleted.is_dir():
             return False
         with suppress(OSError):
-            for path in folder.glob("*"):  # such as the run that a tab has shown since
-                path.replace(deleted / path.name)
+            for path in folder.glob("*"):
+                _move_newer(path, deleted / path.name)
             if folder.exists():
                 folder.rmdir()
             deleted.rename(folder)
@@ -286,3 +287,21 @@ class Library:
 def _valid_tags(tags: list[str]) -> Iterator[str]:
     known = dict.fromkeys(" ".join(tag.split())[:LONGEST_TAG] for tag in tags)
     yield from [tag for tag in known if tag][:MOST_TAGS]
+
+
+def _unused_name(name: str, log: EditLog) -> str:
+    """Return a name that no version has: the given one, or the same with a number."""
+    known = log.replay().versions
+    return next(each for each in chain([name], (f"{name} ({number})" for number in count(2))) if each not in known)
+
+
+def _move_newer(path: Path, older: Path) -> None:
+    """Move a file of a tab, such as the run that it shows, beside those of its deleted design; both histories are kept."""
+    if path.suffix == ".jsonl" and older.exists():
+        with older.open("ab") as history:
+            history.write(b"\n" + path.read_bytes())
+        path.unlink()
+    elif path.name == "comments.json" and older.exists():
+        path.rename(older.with_name(f"comments-{secrets.token_hex(4)}.json"))
+    else:
+        path.replace(older)

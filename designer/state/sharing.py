@@ -31,7 +31,7 @@ class SharedDesigns:
     """The shared designs of a server, stored in a file that only the user can read."""
 
     def __init__(self, folder: Path, check_space: CheckSpace) -> None:
-        """Open the list of shared designs in a folder; with a damaged list no design is shared, nor can be."""
+        """Open the list of shared designs in a folder; with a damaged list, no link can be made or ended."""
         self._folder, self._path, self._check_space = folder, folder / "shared.json", check_space
         self._open: dict[str, SharedDesign] = {}  # shared designs by key for editing
         self._known: list[Link] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
@@ -175,7 +174,7 @@ def calibrate(options: Any) -> int:
     """
     profile = load_profile(options.profile) if options.profile else _measure_profile(options)
     try:
-        print(_save_profile(profile, options), end="", file=sys.stderr)
+        print_note(_save_profile(profile, options), end="")
     except InputError as error:  # the disk became full: keep the measurements, which took minutes
         spare = write_spare_profile(profile)
         place = f"saved to {spare}" if spare else "printed"
@@ -231,7 +230,8 @@ def _profile_name(options: Any) -> str:
 
 def _is_partial(options: Any) -> bool:
     """Return True if the options request some parts only, which are added to a stored profile of the same name."""
-    return bool(options.parts or options.fit)
+    parts = _parse_words(options.parts, "parts", PARTS)
+    return set(parts) != set(PARTS) if parts else bool(options.fit)
 
 
 def _save_profile(profile: Profile, options: Any) -> str:

@@ -107,7 +107,7 @@ def simulate(options: argparse.Namespace) -> int:
     prediction = predict(load(options.design))
     if options.trace:
         write_output(options.trace, exports["perfetto"].to_bytes(prediction))
-        print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
+        print_note(f"wrote {options.trace}; open it at ui.perfetto.dev")
     numbers = _prediction_metrics(prediction)
     slowdown = _read_slowdown(options)
     if slowdown is not None:
@@ -287,7 +287,7 @@ def import_file(options: argparse.Namespace) -> int:
     design, notes = load_import(options.file[0], into, form)
     write_output(options.out, design.to_json().encode())
     for note in notes:
-        print(note.message, file=sys.stderr)
+        print_note(note.message)
     return 0
 
 
@@ -318,7 +318,7 @@ def export(options: argparse.Namespace) -> int:
         raise Refusal("binary_to_terminal", {"format": options.to}, "--out")
     write_output(options.out, content)
     for part in form.omissions(prediction):
-        print(f"not in the file: {part}", file=sys.stderr)
+        print_note(f"not in the file: {part}")
     return 0
 
 

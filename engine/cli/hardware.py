@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from meshwave.engine.cli.output import print_json, print_result
+from meshwave.engine.cli.output import print_json, print_note, print_result
 from meshwave.engine.costs.hardware import DataSheet, data_sheets
 from meshwave.engine.costs.presets import preset, presets
 from meshwave.engine.units import quantity
@@ -17,7 +16,7 @@ def list_hardware(options: argparse.Namespace) -> int:
     if options.name:
         chosen = preset(options.name)
         print_json(chosen.cluster.model_dump(mode="json"))
-        print(chosen.source, file=sys.stderr)
+        print_note(chosen.source)
         return 0
     return print_result(options, _hardware_json(), lambda _: _to_lines())
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from meshwave.engine.cli.output import print_json, print_result
+from meshwave.engine.cli.output import print_json, print_note, print_result
 from meshwave.engine.hugging_face.published_models import PublishedModel, published_model, published_models
 from meshwave.engine.units import quantity
 
@@ -15,7 +14,7 @@ def list_models(options: argparse.Namespace) -> int:
     if options.name:
         chosen = published_model(options.name)
         print_json(chosen.section())
-        print(chosen.source, file=sys.stderr)
+        print_note(chosen.source)
         return 0
     table = [each.model_dump(mode="json") for each in published_models().values()]
     return print_result(options, {"models": table}, lambda _: _to_lines())

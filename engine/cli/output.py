@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, TextIO
 
@@ -72,10 +72,10 @@ def with_progress(command: Command) -> Command:
     return run
 
 
-def print_note(text: object) -> None:
+def print_note(text: object, end: str = "\n") -> None:
     """Print a text to standard error; if that fails, as on a full disk, discard this text and all later ones."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(text, end=end, file=sys.stderr, flush=True)
     except OSError:
         discard_output(sys.stderr)
 
@@ -83,7 +83,8 @@ def print_note(text: object) -> None:
 def discard_output(stream: TextIO) -> None:
     """Discard the unwritten output of a stream and all later output."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, stream.fileno())
+    with suppress(OSError, ValueError):  # the stream has no file, as in a notebook
+        os.dup2(null, stream.fileno())
     os.close(null)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
@@ -20,7 +19,7 @@ from meshwave.engine.cli.launch import (
     run_summary,
     with_steps,
 )
-from meshwave.engine.cli.output import print_json, print_result, write_output
+from meshwave.engine.cli.output import print_json, print_note, print_result, write_output
 from meshwave.engine.costs.profile_store import check_can_store
 from meshwave.engine.exports.perfetto import trace_events
 from meshwave.engine.findings import Refusal
@@ -90,7 +89,7 @@ def _print_runs(record: Record, options: argparse.Namespace) -> int:
         for line in filter(None, (why, silence_text(entry), *stopped_process_lines(entry))):
             print(f"  {line}")
     if not entries:
-        print(render("no_runs", {}), file=sys.stderr)
+        print_note(render("no_runs", {}))
     return 0
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from contextlib import closing
 from typing import Any
 
 from meshwave.engine.cli import designs
-from meshwave.engine.cli.output import print_json
+from meshwave.engine.cli.output import print_json, print_note
 from meshwave.engine.findings import Refusal
 from meshwave.engine.machine import package_versions
 from meshwave.engine.runs import Record
@@ -40,7 +39,7 @@ def _print_targets(options: argparse.Namespace) -> int:
         return 0
     for target in listed:
         print(f"{target['name']:<16} {target['launcher']:<12} {target['refusal'] or target['note']}")
-    print(f"targets are read from {' and '.join(files)}", file=sys.stderr)
+    print_note(f"targets are read from {' and '.join(files)}")
     return 0
 
 
@@ -84,7 +83,7 @@ def _draw_target(options: argparse.Namespace) -> int:
     report, _, counts = _measure_target(options)
     nodes = options.nodes or (counts.total if counts else None)
     if counts:
-        print(f"nodes of {options.target}: {nodes_text(counts)}", file=sys.stderr)
+        print_note(f"nodes of {options.target}: {nodes_text(counts)}")
     print(json.dumps({"cluster": report.cluster(nodes).model_dump(mode="json", exclude_none=True)}, indent=2))
     return 0
 

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from meshwave.engine.costs.device_sizes import Sizes, device_sizes, message_bytes_by_kind, sent_byte_changes
 from meshwave.engine.costs.distinct_actions import Kinds, distinct_kinds
 from meshwave.engine.costs.gradient_buckets import bucket_sizes, uses_buckets
-from meshwave.engine.costs.microbatch_prices import length_scale, microbatch_scale, padded_seconds
+from meshwave.engine.costs.microbatch_prices import (
+    Price,
+    length_scale,
+    microbatch_scale,
+    padded_seconds,
+    remember_prices,
+)
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import element_sizes
 from meshwave.engine.costs.packed_documents import mean_attended_share
@@ -202,16 +208,15 @@ def estimate(design: Design, program: Program) -> Costs:
     distinct = distinct_kinds(program)
     samples, lengths = design.sequences_per_step, sequence_lengths(design)
     tokens = samples * (design.model.sequence if lengths is None else float(lengths.mean()))
+    price = remember_prices(lambda other: model.seconds(other, program, distinct, layers, held))
     alone = of_kinds = model.seconds(design, program, distinct, layers, held)
-    scale = microbatch_scale(
-        design, program, alone, lambda other: model.seconds(other, program, distinct, layers, held)
-    )
+    scale = microbatch_scale(design, program, alone, price)
     transfer_model: TransferModel = "batched" if program.batched else design.cost.transfer_model
     network = None
     if transfer_model in ("shared-links", "link-serial"):
         network, of_kinds = model.network(design, program, distinct, layers, held, alone)
     seconds = of_kinds[distinct.of_row] * scale
-    if network is not None and lengths is not None:  # waits grow with the tokens, computations faster
+    if network is not None and lengths is not None:  # other than computations, waits are linear in the length
         whole = model.wait_seconds(design, program, distinct, layers)[distinct.of_row]
         padded = wait_seconds(design, program, layers)
         seconds += (of_kinds - alone)[distinct.of_row] * np.where(whole > 0, _ratio(padded, whole) - scale, 0.0)
@@ -219,7 +224,7 @@ def estimate(design: Design, program: Program) -> Costs:
         network = network.replace_exchanges(network.exchange_s * exchanges)
     attended = mean_attended_share(design) if lengths is None else document_attended_share(design)
     size = message_bytes_by_kind(design, distinct, held)[distinct.of_row] * length_scale(design, program)
-    saved = _slot_savings(model, design, program, of_kinds, layers, held)
+    saved = _slot_savings(model, design, program, of_kinds, layers, price)
     return Costs(
         seconds=seconds - saved,
         overlap_saved=saved,
@@ -289,11 +294,12 @@ def _ratio(some: Floats, whole: Floats) -> Floats:
 
 
 def _slot_savings(
-    model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...], held: Sizes
+    model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...], alone: Price
 ) -> Floats:
     """Return the seconds that each slot saves, ``[rows]``, at its second row; ``seconds`` are those without overlap.
 
-    With padded documents, a slot saves as much as one of two microbatches of the shorter length.
+    With padded documents, a slot saves as much as one of two microbatches of the shorter length, which ``alone`` prices
+    without overlap; with packed ones, as much as microbatches with the mean attention.
     """
     savings = np.zeros(len(program))
     second = np.flatnonzero(program.fused)
@@ -304,13 +310,13 @@ def _slot_savings(
     pairs, number = np.unique(of_slots, axis=0, return_inverse=True)
     number = number.reshape(-1)
 
-    def saved(other: Design, alone: Floats) -> Floats:
-        return np.asarray(alone[pairs].sum(axis=1) - model.slot_seconds(other, program, distinct, layers, alone, pairs))
-
-    def price(other: Design) -> Floats:
-        return saved(other, model.seconds(other, program, distinct, layers, held))
+    def saved(other: Design, in_turn: Floats) -> Floats:
+        both = model.slot_seconds(other, program, distinct, layers, in_turn, pairs)
+        return np.asarray(in_turn[pairs].sum(axis=1) - both)
 
     of_both = program.row_microbatch[np.concatenate([second - 1, second])]
-    padded = padded_seconds(design, program, of_both, np.concatenate([number, number]), price)
+    padded = padded_seconds(
+        design, program, of_both, np.concatenate([number, number]), lambda other: saved(other, alone(other))
+    )
     savings[second] = saved(design, seconds)[number] if padded is None else padded.reshape(2, -1).min(axis=0)
     return savings

@@ -54,9 +54,7 @@ class Sizes(NamedTuple):
 
     parameters: Floats  # [ranks, stages] parameters of one device; 0 if a rank does not hold the stage
     reduced: Floats  # [ranks, stages] part of ``parameters`` whose gradients REDUCE_GRAD sums; STEP sums those of a tied table
-    partial: (
-        Floats  # [ranks, stages] part of ``reduced`` that all devices of a mesh reduce; see :func:`partial_parameters`
-    )
+    partial: Floats  # [ranks, stages] part of ``reduced`` that whole meshes sum; see :func:`partial_parameters`
     own: Floats  # [ranks, stages] parameters whose state is on the device; all of them without sharding
     computed_bytes: Floats  # [ranks, stages] bytes of the weights in the compute precision
     gates: Floats  # [ranks, stages] part of ``parameters`` that belongs to gates
@@ -243,7 +241,8 @@ def partial_parameters(load: Workload, layers: int, joins: int, *, first: bool, 
     """Return the parameters of a stage that tensor parallelism does not divide, if it divides the tokens instead.
 
     With sequence parallelism, the gradients of norms and of other whole weights are sums over the tokens of a device, so
-    that all devices of a mesh must sum them. Layers with experts count as dense ones; gates are counted apart.
+    that all devices of a mesh must sum them. Layers with experts count as dense ones; gates are counted apart. A sharded
+    state of these weights counts as divided by data parallelism only.
     """
     tp = load.tp
     if not load.sequence_parallel or tp == 1:

@@ -23,6 +23,19 @@ PRICED_LENGTHS = 17
 """Number of lengths of sequences that are priced; the prices of lengths between them are interpolated."""
 
 
+def remember_prices(price: Price) -> Price:
+    """Return the function with a memory of its results for designs that differ in the length of documents only."""
+    known: dict[tuple[int, tuple[int, ...] | None], Floats] = {}
+
+    def remembered(other: Design) -> Floats:
+        key = other.model.sequence, other.training.document_lengths
+        if key not in known:
+            known[key] = price(other)
+        return known[key]
+
+    return remembered
+
+
 def microbatch_scale(design: Design, program: Program, seconds: Floats, price: Price) -> Floats:
     """Return the seconds of each computation and message relative to the ``seconds`` of its kind, ``[rows]``.
 

@@ -33,7 +33,7 @@ export class Experts extends Canvas {
   /** The dropped chips until Python responds. @type {Carried | null} */ dropped = null;
   /** The key of the chip with the tab stop, or -1 - number of an empty place. @type {string | number | null} */ at =
     null;
-  /** The state and the devices of the places that were drawn last. */ shape = "";
+  /** See {@link Experts.shapeKey}, of the picture that was drawn last. */ drawnShape = "";
   tries = 0;
   hovered = ""; // description of the element under the pointer
   takesFocus = false; // true to take the focus after the next redraw
@@ -268,11 +268,11 @@ export class Experts extends Canvas {
   // ── drawing ──
 
   draw() {
-    const { state, places } = this.picture;
-    const shape = JSON.stringify([state, places?.map(({ devices }) => devices)]);
+    const { shapeKey } = this;
+    const { state } = this.picture;
     this.root.dataset.state = state;
-    if (shape !== this.shape || !this.board.clientWidth) this.cancelPress();
-    this.shape = shape;
+    if (shapeKey !== this.drawnShape || !this.board.clientWidth) this.cancelPress();
+    this.drawnShape = shapeKey;
     if (!this.board.clientWidth) return; // hidden, or not on the page yet: the observer of its size draws it
     const hadFocus = this.takesFocus || this.board.contains(focusedElement(this.root));
     this.takesFocus = false;
@@ -281,6 +281,13 @@ export class Experts extends Canvas {
     else if (state === "unfit") this.drawUnfit();
     else this.drawLayer();
     if (hadFocus) this.focusBoard();
+  }
+
+  /** What does not change during a drag: the state, the layer, and the devices of the places. */
+  get shapeKey() {
+    const { state, controls, places } = this.picture;
+    const layer = controls?.find(({ key }) => key === "layer")?.value;
+    return JSON.stringify([state, layer, places?.map(({ devices }) => devices)]);
   }
 
   drawLayer() {

@@ -186,6 +186,10 @@ def test_edits_of_another_server_are_kept_as_a_version(studio: Studio) -> None:
     again.session.edit("name", "four", "rename")
     assert len(again.edit_log().versions()) == 1
 
+    other.save(GIVEN, FIRST.model_copy(update={"name": "elsewhere again"}))  # in the same second, if the test is fast
+    again.session.edit("name", "five", "rename")
+    assert {each.design.name for each in again.edit_log().versions()} == {"elsewhere", "elsewhere again"}
+
 
 def test_an_open_design_that_another_server_has_made_unreadable_is_not_overwritten(studio: Studio) -> None:
     draft = tab(studio)
@@ -280,6 +284,19 @@ def test_an_edit_in_a_tab_restores_a_deleted_design_with_its_versions(studio: St
     assert tab(studio).run == ("0001" if shows_run else "")
     assert [version.name for version in draft.edit_log().versions()] == ["kept"]
     assert [step.label for step in draft.edit_log().replay().past] == ["rename", "rename again"]
+
+
+def test_lines_that_are_logged_after_a_deletion_join_the_earlier_history(studio: Studio) -> None:
+    draft = tab(studio)
+    draft.session.edit("name", "one", "rename")
+    draft.edit_log().add_version("kept", FIRST)
+    studio.library.delete(GIVEN)
+
+    draft.save_shown_run("0001")
+    draft.edit_log().add_version("later", FIRST)
+    draft.session.edit("name", "two", "rename again")
+
+    assert {version.name for version in draft.edit_log().versions()} == {"kept", "later"}
 
 
 def test_deleting_a_design_keeps_an_earlier_deleted_copy(library: Library) -> None:

@@ -123,11 +123,11 @@ class SlurmLauncher(JobLauncher):
         array: list[Bundle] = []
         self._array = array
         try:
-            runs = super().submit_all(specs)
+            runs = [self.submit(spec) for spec in specs]
             jobs = self._submit_array(array, nodes.pop()) if array else []
-        except BaseException as error:
+        except BaseException:
             for bundle in array:
-                self.record.change_state(bundle.run, State.FAILED, str(error))
+                self.record.change_state(bundle.run, State.CANCELLED, render("cancelled_before_start", {}))
             raise
         finally:
             self._array = None

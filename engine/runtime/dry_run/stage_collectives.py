@@ -129,7 +129,8 @@ class StageCollectives:
     def _stage_bytes(self, stage: int) -> tuple[CollectiveBytes, CollectiveBytes]:
         """Return the bytes of the collectives in a forward and in a backward of a stage.
 
-        A backward includes what it recomputes, unless the whole stage is recomputed. The exposed part of a context-parallel exchange is one message from each device to the next one.
+        A backward includes what it recomputes, unless the whole stage is recomputed. The exposed part of a
+        context-parallel exchange is one message from each device to the next one.
         """
         mesh, experts = self._design.meshes[self._rank], self._stages[stage].experts
         all_reduce = Collective("all_reduce", TENSOR_PARALLEL)
