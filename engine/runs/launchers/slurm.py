@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -12,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
+from meshwave.engine.errors import MeshwaveError, RunError
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.frozen import nullable, text_form, validation_error
@@ -121,19 +123,30 @@ class SlurmLauncher(JobLauncher):
         if len(nodes) > 1:
             raise Refusal("unequal_array", {"target": self.target, "nodes": sorted(nodes)})
         array: list[Bundle] = []
+        runs: list[Run] = []
         self._array = array
         try:
-            runs = [self.submit(spec) for spec in specs]
+            runs.extend(map(self.submit, specs))
             jobs = self._submit_array(array, nodes.pop()) if array else []
-        except BaseException:
-            for bundle in array:
-                self.record.change_state(bundle.run, State.CANCELLED, render("cancelled_before_start", {}))
+        except RunError as error:  # such as that of sbatch
+            self._end_without_job(runs, array, State.FAILED, str(error))
+            raise
+        except BaseException:  # such as a refused design
+            self._end_without_job(runs, array, State.CANCELLED, render("cancelled_before_start", {}))
             raise
         finally:
             self._array = None
         for bundle, job in zip(array, jobs, strict=True):
             self.record_job(bundle, {"id": job})
         return runs
+
+    def _end_without_job(self, runs: Sequence[Run], array: Sequence[Bundle], state: State, reason: str) -> None:
+        """Record the end of the runs of an array that is not submitted, and cancel those that wait in the queue."""
+        for bundle in array:
+            self.record.change_state(bundle.run, state, reason)
+        for run in runs:
+            with suppress(MeshwaveError):
+                run.cancel()
 
     def launch(self, bundle: Bundle) -> None:
         if self._array is None:

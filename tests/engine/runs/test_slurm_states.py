@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from meshwave.engine.errors import RunError
+from meshwave.engine.findings import DesignError
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record
+from meshwave.engine.runs.cancellation import CANCEL_TIMEOUT_S
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers._jobs import Phase
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
+from tests.engine.runs.jobs import two_nodes
 
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 """Answer of the controller about a job that ended some minutes ago."""
@@ -62,6 +69,25 @@ def test_a_job_that_waits_has_its_reason_and_its_position(slurm: SlurmLauncher, 
     status = slurm.status("run", {"id": "7"})
 
     assert (status.phase, status.note) == (Phase.WAITING, "Priority; position 2 of 3 in the queue")
+
+
+def test_runs_of_an_array_end_at_once_if_a_design_is_refused_or_slurm_refuses_the_array(
+    slurm: SlurmLauncher, tmp_path: Path
+) -> None:
+    write_command(tmp_path, "sbatch", "echo 'invalid partition' >&2; exit 1")
+    good = two_nodes(2)
+    refused = good.model_copy(update={"training": good.training.model_copy(update={"data": "missing.txt"})})
+
+    began_s = time.monotonic()
+    with pytest.raises(DesignError):
+        slurm.submit_all([specify_run(predict(each)) for each in (good, refused)])
+    with pytest.raises(RunError, match="invalid partition"):
+        slurm.submit_all([specify_run(predict(good))])
+
+    assert time.monotonic() - began_s < CANCEL_TIMEOUT_S
+    states = [(entry.state, entry.reason) for entry in slurm.record.entries()]
+    assert sorted(state.name for state, _ in states) == ["CANCELLED", "FAILED"]
+    assert any("invalid partition" in (reason or "") for _, reason in states)
 
 
 @pytest.mark.parametrize(
