@@ -147,6 +147,11 @@ export function keepFocus(root, change, fallback = null) {
   if (next && !next.matches("input, select, textarea")) ignoreKeysBriefly(next);
 }
 
+/** Focus the chosen or first control of a panel, unless a fast user has focused another. @param {HTMLElement} panel */
+export const focusFirst = (panel) =>
+  panel.matches(":focus-within") ||
+  (find(panel, '[aria-checked="true"], [autofocus]') ?? find(panel, "button, input"))?.focus();
+
 /** Focus an element that lost the focus when it was taken out and put back. @param {HTMLElement} element */
 function refocus(element) {
   if (focusedElement(element) !== element) element.focus({ preventScroll: true });

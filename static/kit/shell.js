@@ -3,7 +3,7 @@
 /** @import { Answer, Child, MenuEntry, Message, OverlayModel, Point } from "./types" */
 
 import { button } from "./controls.js";
-import { ARROW_STEPS, closest, consume, find, findAll, focusedElement, h } from "./dom.js";
+import { ARROW_STEPS, closest, consume, find, findAll, focusedElement, focusFirst, h } from "./dom.js";
 import { helpOn } from "./help.js";
 import { icon } from "./icons.js";
 import { Widget, send } from "./widget.js";
@@ -251,7 +251,7 @@ export function dropdown(anchor, label, make, role = null) {
     panel.replaceChildren(...make(panel));
     placeBelow(panel, anchor);
   });
-  panel.addEventListener("toggle", (event) => event.newState === "open" && firstFocusable(panel)?.focus());
+  panel.addEventListener("toggle", (event) => event.newState === "open" && focusFirst(panel));
   return panel;
 }
 
@@ -266,9 +266,6 @@ function placeBelow(panel, anchor) {
     marginLeft: isRight ? "auto" : "0",
   });
 }
-
-/** @param {HTMLElement} panel */
-const firstFocusable = (panel) => find(panel, '[aria-checked="true"], [autofocus]') ?? find(panel, "button, input");
 
 /**
  * A menu under `anchor`, for pointer, arrow keys and first letters.
@@ -313,7 +310,7 @@ export function pointMenu(label) {
     const { width, height } = boxOf(element);
     element.style.left = `${Math.max(4, Math.min(x, pageWidth() - width - 4))}px`;
     element.style.top = `${Math.max(4, Math.min(y, pageHeight() - height - 4))}px`;
-    firstFocusable(element)?.focus();
+    focusFirst(element);
   };
   return { element, open };
 }
