@@ -296,12 +296,13 @@ def _unused_name(name: str, log: EditLog) -> str:
 
 
 def _move_newer(path: Path, older: Path) -> None:
-    """Move a file of a tab, such as the run that it shows, beside those of its deleted design; both histories are kept."""
-    if path.suffix == ".jsonl" and older.exists():
-        with older.open("ab") as history:
-            history.write(b"\n" + path.read_bytes())
-        path.unlink()
+    """Move a file that a tab has written since its design was deleted to the other files of this design.
+
+    Both histories and all comments are kept; another file, such as the run that the tab shows, replaces the older one.
+    """
+    if path.name == "history.jsonl" and older.exists():
+        path.write_bytes(older.read_bytes() + b"\n" + path.read_bytes())
     elif path.name == "comments.json" and older.exists():
-        path.rename(older.with_name(f"comments-{secrets.token_hex(4)}.json"))
-    else:
-        path.replace(older)
+        with suppress(ValueError):  # damaged comments are replaced
+            write_private(path, json.dumps([*json.loads(older.read_bytes()), *json.loads(path.read_bytes())]))
+    path.replace(older)

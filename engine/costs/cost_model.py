@@ -216,7 +216,7 @@ def estimate(design: Design, program: Program) -> Costs:
     if transfer_model in ("shared-links", "link-serial"):
         network, of_kinds = model.network(design, program, distinct, layers, held, alone)
     seconds = of_kinds[distinct.of_row] * scale
-    if network is not None and lengths is not None:  # other than computations, waits are linear in the length
+    if network is not None and lengths is not None:  # unlike computations, waits are linear in the length
         whole = model.wait_seconds(design, program, distinct, layers)[distinct.of_row]
         padded = wait_seconds(design, program, layers)
         seconds += (of_kinds - alone)[distinct.of_row] * np.where(whole > 0, _ratio(padded, whole) - scale, 0.0)
@@ -276,8 +276,8 @@ def _reduction_leads(model: CostModel, design: Design, program: Program, layers:
 def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
     """Return the seconds for which each computation waits for collectives inside it, ``[rows]``; 0 for other actions.
 
-    For a slot, they include waits in which the other action computes. Order searches do not need them, so
-    :func:`estimate` does not compute them.
+    For a slot, they include waits in which the other action computes. With padded documents, they are those of the length
+    of each microbatch. Order searches need them for these only, so :func:`estimate` does not keep them.
     """
     model, distinct = pricing_model(design), distinct_kinds(program)
 

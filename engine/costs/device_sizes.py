@@ -221,7 +221,7 @@ def _table_of_first_stage(design: Design, program: Program, rank: int, stage: in
     Both stages use one table. If the state is sharded, the head has a copy of the weights, but no state of its own.
     """
     is_head = stage == program.stages - 1 > 0 and rank in program.ranks_of(0)
-    return load.vocab / load.tp * load.hidden if is_head and design.model.architecture.copies_embedding else 0.0
+    return load.table_parameters if is_head and design.model.architecture.copies_embedding else 0.0
 
 
 def table_of_step(design: Design, stages: int, load: Workload) -> float:
@@ -230,7 +230,7 @@ def table_of_step(design: Design, stages: int, load: Workload) -> float:
     The first and the last stage share it. If the state is sharded, REDUCE_GRAD sums the gradients of each copy before.
     """
     is_shared = design.model.architecture.copies_embedding and stages > 1 and design.training.sharding == "none"
-    return load.vocab / load.tp * load.hidden if is_shared else 0.0
+    return load.table_parameters if is_shared else 0.0
 
 
 ROW_PRODUCTS = {"attention output", "feed-forward out"}

@@ -164,6 +164,11 @@ class Workload:
         )
 
     @property
+    def table_parameters(self) -> float:
+        """Parameters of the part of the token table, or of an output layer without bias, on the device."""
+        return self.vocab / self.tp * self.hidden
+
+    @property
     def tokens(self) -> float:
         """Number of tokens of one microbatch on the device."""
         return self.batch * self.sequence

@@ -63,7 +63,7 @@ def _tied_head_seconds(design: Design, program: Program, collective: CollectiveP
         ranks = sorted({*first, *last})
         meshes = [design.meshes[rank] for rank in ranks]
         load = device_workload(design, meshes[0])
-        size = load.vocab / load.tp * load.hidden * load.precision.gradients
+        size = load.table_parameters * load.precision.gradients
         groups = weight_groups(meshes)
         if design.training.sharding != "none":
             ends = [weight_groups([design.meshes[rank] for rank in each]) for each in (first, last)]

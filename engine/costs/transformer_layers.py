@@ -335,7 +335,7 @@ def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator,
         embedding_operators(load) if first else (),
         head_operators(load) + loss_operators(load) if last else (),
     )
-    table, architecture = load.vocab / load.tp * load.hidden, load.architecture
+    table, architecture = load.table_parameters, load.architecture
     has_table = first and not load.separates_table
     if has_table and last and architecture.tied_embeddings:
         after = (

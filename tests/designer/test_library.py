@@ -286,17 +286,22 @@ def test_an_edit_in_a_tab_restores_a_deleted_design_with_its_versions(studio: St
     assert [step.label for step in draft.edit_log().replay().past] == ["rename", "rename again"]
 
 
-def test_lines_that_are_logged_after_a_deletion_join_the_earlier_history(studio: Studio) -> None:
+def test_versions_and_comments_that_a_tab_adds_after_a_deletion_join_the_earlier_ones(studio: Studio) -> None:
     draft = tab(studio)
     draft.session.edit("name", "one", "rename")
     draft.edit_log().add_version("kept", FIRST)
+    comments = studio.library.path(GIVEN, "comments.json")
+    comments.write_text('["kept"]')
     studio.library.delete(GIVEN)
 
     draft.save_shown_run("0001")
-    draft.edit_log().add_version("later", FIRST)
+    studio.library.log(GIVEN).add_version("later", FIRST)
+    comments.write_text('["later"]')
+    assert not studio.library.has(GIVEN)
     draft.session.edit("name", "two", "rename again")
 
     assert {version.name for version in draft.edit_log().versions()} == {"kept", "later"}
+    assert json.loads(comments.read_text()) == ["kept", "later"]
 
 
 def test_deleting_a_design_keeps_an_earlier_deleted_copy(library: Library) -> None:
