@@ -11,9 +11,9 @@ import os
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bokeh.document import Document
@@ -54,38 +54,48 @@ def run_now(call: Callable[[], None]) -> None:
 class PageCallbacks:
     """A :data:`Later` for the event loop of a page; after the page is closed it drops its callbacks.
 
-    Callbacks wait while a browser loads the page, since Panel drops changes between the time at which the browser gets the
-    document and the time at which it has shown it. They also wait until earlier changes have been sent: a large timeline
-    is sent in parts while the event loop is free.
+    Callbacks run one after another in the order in which they were scheduled. They wait while a browser loads the page,
+    since Panel drops changes between the time at which the browser gets the document and the time at which it has shown
+    it. They also wait until earlier changes have been sent: a large timeline is sent in parts while the event loop is free.
     """
 
     def __init__(self, document: Document) -> None:
+        """Initialize the scheduler in the event loop of the page."""
         self.document = document
-        self._waiting: list[Callable[[], None]] = []  # while the page is loaded
+        self._loop = asyncio.get_running_loop()
+        self._calls: deque[Callable[[], None]] = deque()
         document.on_event(DocumentReady, self._schedule_waiting)
 
     def __call__(self, call: Callable[[], None]) -> None:
         """Schedule a callback."""
-        # A session may end at any moment of the calling thread. Bokeh then deletes the attributes of its document.
-        with suppress(AttributeError):
-            self.document.add_next_tick_callback(partial(self._run, call))  # type: ignore[arg-type]  # Bokeh awaits it
+        self._calls.append(call)
+        # Only the page's thread uses the document: a callback that another thread adds can be lost, because Panel makes
+        # the document collect its changes for a moment whenever it sends them.
+        with suppress(RuntimeError):  # the loop of a server that has stopped is closed
+            self._loop.call_soon_threadsafe(self._schedule)
 
-    async def _run(self, call: Callable[[], None]) -> None:
+    def _schedule(self) -> None:
+        try:
+            self.document.add_next_tick_callback(self._run)  # type: ignore[arg-type]  # Bokeh awaits it
+        except AttributeError:  # the page is closed; Bokeh has deleted the attributes of its document
+            self._calls.clear()
+
+    def _schedule_waiting(self, _event: Event) -> None:
+        for _ in range(len(self._calls)):
+            self._schedule()
+
+    async def _run(self) -> None:
+        """Run the first callback, unless a browser loads the page."""
         from panel.io.state import set_curdoc, state  # imported here since the processes of jobs run without Panel
 
         if _connections(self.document) and not state._connected.get(self.document):
-            self._waiting.append(call)
             return
         end = time.monotonic() + LONGEST_SENDING_S
         while _is_sending(self.document) and time.monotonic() < end:
             await asyncio.sleep(SENDING_INTERVAL_S)
         with set_curdoc(self.document):  # Bokeh sets it for functions, but not for coroutines
-            call()
-
-    def _schedule_waiting(self, _: Event) -> None:
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            self(call)
+            if self._calls:  # an earlier run may have taken it
+                self._calls.popleft()()
 
 
 def _is_sending(document: Document) -> bool:

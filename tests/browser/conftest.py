@@ -23,11 +23,11 @@ from tests.conftest import (
 )
 
 if TYPE_CHECKING:
-    from bokeh.document import Document
     from panel import Column
     from panel.viewable import Viewable
     from playwright.sync_api import Browser, BrowserContext, Page
 
+    from meshwave.designer.state.jobs import Later
     from meshwave.designer.state.studio import Studio
     from meshwave.engine.document import Design
 
@@ -69,7 +69,7 @@ class Stage:
         self.context = new_context(browser)
         self._url = serve(self._app)
         self._page: Page | None = None
-        self._parts: tuple[Column, Document] | None = None
+        self._parts: tuple[Column, Later] | None = None
         self._live = threading.Event()  # what is shown before that may not reach the page
 
     @property
@@ -117,11 +117,12 @@ class Stage:
         import panel as pn
 
         from meshwave.designer.kit.assets import read_static
+        from meshwave.designer.state.jobs import page_callback_scheduler
 
         pn.config.raw_css = [read_static("kit/page.css")]
         column = pn.Column(sizing_mode="stretch_both", margin=0)
         assert pn.state.curdoc is not None
-        self._parts = column, pn.state.curdoc
+        self._parts = column, page_callback_scheduler(pn.state.curdoc)
         self._live.clear()
         pn.state.onload(self._live.set)
         return column
@@ -131,7 +132,7 @@ class Stage:
         was sent.
         """
         assert self._parts is not None
-        _, document = self._parts
+        _, later = self._parts
         done, failures = threading.Event(), []
 
         def call() -> None:
@@ -142,7 +143,7 @@ class Stage:
             finally:
                 done.set()
 
-        document.add_next_tick_callback(call)
+        later(call)
         assert done.wait(PATIENCE_S), "the page's own thread never came to it"
         if failures:
             raise failures[0]
@@ -212,6 +213,7 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     from meshwave.designer.pages.design_widgets import Widgets
     from meshwave.designer.state.design_session import Session
+    from meshwave.designer.state.jobs import page_callback_scheduler
     from meshwave.designer.state.studio import Studio
     from meshwave.designer.views.runs import REFRESH_INTERVAL_S
     from meshwave.engine.runs.launchers import launchers
@@ -223,7 +225,7 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         def show(design: Design, launches: bool = False) -> Page:
             def app() -> Viewable:
                 assert pn.state.curdoc is not None
-                widgets = Widgets(Session(design, pn.state.curdoc.add_next_tick_callback), studio)
+                widgets = Widgets(Session(design, page_callback_scheduler(pn.state.curdoc)), studio)
                 for end in (widgets.session.close, widgets.problems.stop_jobs, widgets.gallery.stop_jobs):
                     stack.callback(end)
                 if launches:

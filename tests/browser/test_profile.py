@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from meshwave.designer.forms import Form
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import page_callback_scheduler
 from meshwave.designer.views.profiles import Profiles
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import load_design
@@ -40,7 +41,7 @@ def test_a_calibration_profile_is_measured_shown_and_used(
 
     def make() -> pn.Row:
         assert pn.state.curdoc is not None
-        views = Profiles(session, calibrating, lambda: form.refresh(), pn.state.curdoc.add_next_tick_callback)
+        views = Profiles(session, calibrating, lambda: form.refresh(), page_callback_scheduler(pn.state.curdoc))
         form = Form(session, on_profiles=views.open, width=320, height=700)
         return pn.Row(form, views)
 

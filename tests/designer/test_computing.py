@@ -7,7 +7,8 @@ import os
 import queue
 import re
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from bokeh.document import Document
+from bokeh.events import DocumentReady
 from panel.io.state import state
 
 from meshwave.designer.state import job_processes, predictions
@@ -456,21 +458,42 @@ def test_no_search_is_offered_for_replicas_or_searched_schedules(pipeline: dict[
     assert Problems(Session(design(**pipeline, seed=9))).better == {}
 
 
-@pytest.mark.slow
+def run_in_event_loop(page: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the event loop of a page."""
+    with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
+        elsewhere.submit(lambda: asyncio.run(page())).result()
+
+
 def test_the_result_for_a_closed_page_is_dropped() -> None:
-    document = Document()
-    later = page_callback_scheduler(document)
-    browser = object()
-    document.on_change_dispatch_to(browser)
-    document.destroy(browser)  # what Bokeh does when a session ends
+    document, browser = Document(), object()
     heard: list[Any] = []
 
+    async def page() -> None:
+        later = page_callback_scheduler(document)
+        document.on_change_dispatch_to(browser)
+        document.destroy(browser)  # what Bokeh does when a session ends
+        job = Job(int)
+        job.add_listener(later, heard.append)
+        assert await asyncio.to_thread(job.join, GONE_ON_S)
+        assert job.is_over
+        await asyncio.sleep(0)
+
+    run_in_event_loop(page)
+    assert not heard
+
+
+def test_the_result_for_a_stopped_server_is_dropped() -> None:
+    kept: list[Any] = []
+
+    async def page() -> None:
+        kept.append(page_callback_scheduler(Document()))
+
+    run_in_event_loop(page)
     job = Job(int)
-    job.add_listener(later, heard.append)
+    job.add_listener(kept[0], kept.append)
 
     assert job.join(GONE_ON_S)
-    assert job.is_over
-    assert not heard
+    assert len(kept) == 1
 
 
 def test_a_call_waits_until_a_large_timeline_is_sent() -> None:
@@ -481,14 +504,83 @@ def test_a_call_waits_until_a_large_timeline_is_sent() -> None:
             return bool(parts and parts.pop())
 
     connection = SimpleNamespace(_socket=SimpleNamespace(ws_connection=SimpleNamespace(stream=Stream())))
-    session = SimpleNamespace(_subscribed_connections=[connection])
-    document, unsent = Document(), list[tuple[int, bool]]()
+    document, unsent = shown_document(connection), list[tuple[int, bool]]()
+
+    async def page() -> None:
+        PageCallbacks(document)(lambda: unsent.append((len(parts), state.curdoc is document)))
+        await run_scheduled(document)
+
+    run_in_event_loop(page)
+    assert unsent == [(0, True)], "nothing is unsent, and Panel sends the changes of the call at once"
+
+
+def test_calls_of_other_threads_are_scheduled_in_the_thread_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document that collects its changes can lose a callback that another thread adds."""
+    document, threads, heard = Document(), set[int](), list[int]()
+    add = document.add_next_tick_callback
+    monkeypatch.setattr(
+        document, "add_next_tick_callback", lambda call: (threads.add(threading.get_ident()), add(call))[1]
+    )
+
+    async def page() -> None:
+        threads_of_page.append(threading.get_ident())
+        later = page_callback_scheduler(document)
+        await asyncio.to_thread(lambda: [later(partial(heard.append, number)) for number in range(100)])
+        await run_scheduled(document)
+
+    threads_of_page: list[int] = []
+    run_in_event_loop(page)
+    assert threads == {*threads_of_page}
+    assert heard == list(range(100))
+
+
+def test_calls_that_waited_for_the_page_run_before_later_ones() -> None:
+    heard: list[str] = []
+
+    async def page() -> None:
+        document = shown_document(SimpleNamespace(_socket=SimpleNamespace(ws_connection=None)))
+        later = PageCallbacks(document)
+        state._connected[document] = False
+        later(lambda: heard.append("while the page is loaded"))
+        await run_scheduled(document)
+        assert not heard
+        later(lambda: heard.append("before the browser reports the page"))
+        await asyncio.sleep(0)
+        state._connected[document] = True
+        document.callbacks.trigger_event(DocumentReady())
+        later(lambda: heard.append("after it"))
+        await run_scheduled(document)
+
+    run_in_event_loop(page)
+    assert heard == ["while the page is loaded", "before the browser reports the page", "after it"]
+
+
+def test_calls_after_one_that_fails_run() -> None:
+    heard: list[str] = []
+
+    async def page() -> None:
+        document = Document()
+        later = PageCallbacks(document)
+        later(lambda: heard[0])
+        later(lambda: heard.append("after the failure"))
+        with pytest.raises(IndexError):
+            await run_scheduled(document)
+        await run_scheduled(document)
+
+    run_in_event_loop(page)
+    assert heard == ["after the failure"]
+
+
+def shown_document(connection: Any) -> Document:
+    """Return the document of a page that a browser shows."""
+    document, session = Document(), SimpleNamespace(_subscribed_connections=[connection])
     document._session_context = lambda: SimpleNamespace(session=session)  # type: ignore[assignment]
     state._connected[document] = True
-    PageCallbacks(document)(lambda: unsent.append((len(parts), state.curdoc is document)))
+    return document
 
-    call: Any = document.session_callbacks[0].callback
-    with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
-        elsewhere.submit(asyncio.run, call()).result()
 
-    assert unsent == [(0, True)], "nothing is unsent, and Panel sends the changes of the call at once"
+async def run_scheduled(document: Document) -> None:
+    """Run the callbacks of a document one after another, as its session does."""
+    await asyncio.sleep(0)
+    for each in sorted(document.session_callbacks, key=lambda each: int(each.id.strip("p"))):
+        await each.callback()  # type: ignore[misc]
