@@ -93,7 +93,10 @@ MESSAGES: dict[str, Message] = {
     "job_not_submitted": "the submitting process ended before the job was submitted; launch again",
     "ended_by_scheduler": "{why}; it ended after {done} of {total} steps, and the files that it wrote are kept",
     "ended_by_slurm": _ended_by_slurm,
-    "node_lost": "the processes on {hosts:list} were killed, or the host was restarted; see node-*.log in the run folder",
+    "node_lost": (
+        "the processes on {hosts:list} were killed, the host was restarted, or its disk is full; see node-*.log in the run "
+        "folder"
+    ),
     "job_deleted": "the job {name} of the run was deleted from Kubernetes; launch again",
     "ended_by_kubernetes": "the job of the run failed in Kubernetes ({reason}): {message}; kubectl describe shows its pods",
     "interrupted": (

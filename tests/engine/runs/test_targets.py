@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ from meshwave.engine.runs import Options, Record, Run, State, reconcile, silence
 from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import launchers, open_run, specify_run, ssh
 from meshwave.engine.runs.launchers._base import Launcher
-from meshwave.engine.runs.launchers._host import LocalHost
-from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.launchers._host import CommandResult, LocalHost
+from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._node_counts import NodeCounts, nodes_of_partition
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
@@ -374,6 +376,56 @@ def test_processes_of_a_host_that_ignore_the_request_to_end_are_killed(
 
     leader.wait(timeout=PATIENCE_S)
     assert (tmp_path / "status").read_text() == "137\n", "the status of a killed process"
+
+
+class OtherClock(LocalHost):
+    """A host that prints times in another time zone than this machine."""
+
+    def run_unchecked(self, command: Sequence[str]) -> CommandResult:
+        return super().run_unchecked(["env", "TZ=Pacific/Auckland", *command])
+
+
+@pytest.fixture
+def node(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SshLauncher, Run, Path]]:
+    """A launcher whose only host is this machine, with an active run of one process that waits, and its run folder."""
+    launcher = SshLauncher(record, SshOptions(hosts=("one",), root=str(tmp_path)), "boxes")
+    monkeypatch.setitem(vars(launcher), "hosts", [LocalHost()])
+    run = enter(launcher, State.RUNNING)
+    folder = tmp_path / run.id
+    folder.mkdir()
+    (folder / "node.sh").write_text("sleep 60\n")
+    record.set_handle(run.id, {"job": launcher.start(run.id, NodeLayout((1,), (0,)), str(folder))})
+    yield launcher, run, folder
+    launcher.end(run.id, run.entry.handle["job"])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts need Linux")
+def test_a_run_is_found_again_when_its_host_prints_another_time(
+    node: tuple[SshLauncher, Run, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, run, folder = node
+    job = run.entry.handle["job"]
+    monkeypatch.setitem(vars(launcher), "hosts", [OtherClock()])
+
+    assert launcher.status(run.id, job) == JobStatus(Phase.RUNNING)
+    launcher.end(run.id, job)
+    assert wait_until(lambda: (folder / "node-0.exit").exists() and (folder / "node-0.exit").read_text())
+    assert launcher.status(run.id, job) == JobStatus(Phase.ENDED)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts need Linux")
+def test_a_node_that_could_not_write_its_exit_status_on_a_full_disk_has_ended(
+    node: tuple[SshLauncher, Run, Path],
+) -> None:
+    launcher, run, folder = node
+    job = run.entry.handle["job"]
+    (folder / "node-0.exit").touch()
+    assert launcher.status(run.id, job) == JobStatus(Phase.RUNNING), "the leader is about to write its status"
+
+    os.killpg(int(job["nodes"][0]["pid"]), signal.SIGKILL)
+
+    assert wait_until(lambda: launcher.status(run.id, job).phase is Phase.ENDED)
+    assert "disk is full" in launcher.status(run.id, job).failure.message  # type: ignore[union-attr]
 
 
 class StandInHost(LocalHost):
