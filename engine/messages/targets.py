@@ -40,7 +40,10 @@ MESSAGES: dict[str, Message] = {
     "command_failed": "{command} failed on {host} with status {status}: {said}",
     "command_timeout": "{command} did not end within {limit_s:g} s on {host}; check that the host answers, and try again",
     "host_unreachable": "{host} cannot be reached by ssh: {said}; try `ssh {host} true`, which must work without a password",
-    "copy_failed": "files could not be copied to or from {host} (rsync status {status}): {said}; rsync must be installed on both sides",
+    "copy_failed": (
+        "files could not be copied to or from {host} (rsync status {status}): {said}; rsync must be installed on both sides, "
+        "and the disk must have space"
+    ),
     # designs
     "hosts_on_target": "hosts are emulated on this machine only; leave out --hosts, or launch on local instead of {target}",
     "target_processes": (

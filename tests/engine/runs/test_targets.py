@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +23,9 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs import Options, Record, Run, State, reconcile, silence_text
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import launchers, open_run, specify_run, ssh
+from meshwave.engine.runs.launchers import _host, launchers, open_run, specify_run, ssh
 from meshwave.engine.runs.launchers._base import Launcher
-from meshwave.engine.runs.launchers._host import CommandResult, LocalHost
+from meshwave.engine.runs.launchers._host import CommandResult, LocalHost, SshHost
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._node_counts import NodeCounts, nodes_of_partition
@@ -426,6 +427,38 @@ def test_a_node_that_could_not_write_its_exit_status_on_a_full_disk_has_ended(
 
     assert wait_until(lambda: launcher.status(run.id, job).phase is Phase.ENDED)
     assert "disk is full" in launcher.status(run.id, job).failure.message  # type: ignore[union-attr]
+
+
+SLOW_SSH = """#!{python}
+import subprocess, sys, time
+given = sys.argv[1:]
+while given[0].startswith("-"):
+    given = given[2:]
+remote = subprocess.Popen(" ".join(given[1:]), shell=True, stdout=subprocess.PIPE)
+while data := remote.stdout.read1(1 << 16):
+    time.sleep(0.1)
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+sys.exit(remote.wait())
+"""
+"""Command ``ssh`` that runs commands on this machine, and receives their output slowly."""
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="files are copied by rsync")
+def test_a_copy_takes_as_long_as_data_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_host, "COMMAND_TIMEOUT_S", 1.0)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "ssh").write_text(SLOW_SSH.format(python=sys.executable))
+    (tmp_path / "ssh").chmod(0o755)
+    for name in ("remote", "local"):
+        (tmp_path / name).mkdir()
+    content = os.urandom(2_000_000)
+    (tmp_path / "remote/weights.safetensors").write_bytes(content)
+
+    SshHost("one").pull(str(tmp_path / "remote"), tmp_path / "local", everything=True)
+
+    assert [path.name for path in (tmp_path / "local").iterdir()] == ["weights.safetensors"]
+    assert (tmp_path / "local/weights.safetensors").read_bytes() == content
 
 
 class StandInHost(LocalHost):
