@@ -742,6 +742,14 @@ def test_output_that_cannot_be_written_causes_no_traceback(command: str, status:
     assert (done.returncode, done.stdout, done.stderr) == (status, "", told)
 
 
+@pytest.mark.parametrize("command", [["import"], ["people", "add", "ada", "--role", "viewer", "--file"]])
+def test_a_name_that_is_too_long_is_reported(meshwave: Command, command: list[str]) -> None:
+    status, out, err = meshwave(*command, "a" * 5000)
+
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"cannot (read|write) a+\.\.\.: File name too long\n", err)
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
