@@ -731,6 +731,8 @@ def test_a_reader_that_ends_early_causes_no_error() -> None:
         ("export 02-two-waves --to svg >/dev/full", 1, "the output cannot be written: No space left on device\n"),
         ("check nosuch 2>/dev/full", 2, ""),
         ("simulate 02-two-waves | true", 0, ""),
+        ("--help | true", 0, ""),
+        ("runs --help >/dev/full", 1, "the output cannot be written: No space left on device\n"),
     ],
 )
 def test_output_that_cannot_be_written_causes_no_traceback(command: str, status: int, told: str) -> None:
