@@ -34,7 +34,8 @@ def read_entry(folder: Path) -> Entry:
     Raises:
         RunFolderError: the folder is damaged, or is not a run folder.
     """
-    bundle, result, made_s = read_bundle(folder), read_result(folder), (folder / "design.json").stat().st_mtime
+    bundle, result = read_bundle(folder), read_result(folder)
+    made_s = max(0.0, (folder / "design.json").stat().st_mtime)  # a wrong clock can date a file before 1970
     return Entry(
         id=folder.name,
         key=None,
