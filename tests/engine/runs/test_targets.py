@@ -325,6 +325,18 @@ def test_a_run_stays_as_it_is_while_its_cluster_does_not_answer(member: JobLaunc
     assert re.fullmatch(r"no answer since \d\d:\d\d: .* is not installed .*", silence_text(run.entry))
 
 
+def test_a_run_whose_job_was_requeued_shows_why_it_waits(member: JobLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = [JobStatus(Phase.WAITING, "JobHeldAdmin"), JobStatus(Phase.RUNNING)]
+    monkeypatch.setattr(type(member), "status", lambda *asked: statuses.pop(0))
+    monkeypatch.setattr(type(member), "pull", lambda *asked, everything: None)
+    run = enter(member, State.RUNNING, job={"id": "7"})
+
+    member.poll(run)
+    assert (run.state, run.waiting_reason) == (State.RUNNING, "JobHeldAdmin")
+    member.poll(run)
+    assert (run.state, run.waiting_reason) == (State.RUNNING, "")
+
+
 def test_a_run_that_was_not_submitted_is_lost_once_its_owner_is_gone(member: JobLauncher) -> None:
     own, others = enter(member), enter(member, owner=GONE)
 
