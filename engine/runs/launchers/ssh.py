@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -44,6 +45,7 @@ START = (
 rm -f "node-$2.exit" error-*.json exit-*.json
 setsid bash -c 'trap : TERM; bash node.sh "$@"; echo $? >"node-$1.exit"' node "$2" "$3" "$4" \
     </dev/null >>"node-$2.log" 2>&1 &
+echo $! $(identity $!) >"node-$2.leader"
 echo $!
 identity $!
 true
@@ -61,6 +63,13 @@ grep . "$1/node-$2.exit" 2>/dev/null || echo $leader
 It looks for the leader first, because the leader may write the exit status and end at any moment. On a full disk, the
 file of the exit status is empty.
 """
+ABANDON = (
+    IDENTITY
+    + """
+read -r pid born <"$1/node-$2.leader" && is_same "$pid" "$born" && kill -TERM -- "-$pid" "$pid"; true
+"""
+)
+"""Shell script that ends a node whose start was not confirmed, because the connection was lost in the meantime."""
 END = (
     IDENTITY
     + """is_same "$1" "$2" && kill -TERM -- "-$1"; true
@@ -157,6 +166,10 @@ class SshLauncher(JobLauncher):
                 pid, _, born = printed.rstrip("\n").partition("\n")
                 job["nodes"].append({"pid": pid, "born": born})
         except BaseException:
+            node = len(job["nodes"])
+            for host in self.hosts[node : node + 1]:
+                with suppress(RunRefusal):
+                    host.run(["bash", "-c", ABANDON, "abandon", folder, str(node)])
             self.end(run, job)
             raise
         return job

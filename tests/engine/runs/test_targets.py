@@ -441,6 +441,36 @@ def test_a_node_that_could_not_write_its_exit_status_on_a_full_disk_has_ended(
     assert "disk is full" in launcher.status(run.id, job).failure.message  # type: ignore[union-attr]
 
 
+class ForgetfulHost(LocalHost):
+    """A host whose connection is lost after the first command was executed."""
+
+    lost = 0
+
+    def run(self, command: Sequence[str]) -> str:
+        printed = super().run(command)
+        self.lost += 1
+        if self.lost == 1:
+            raise RunRefusal("host_unreachable", {"host": "one", "said": "Connection reset by peer"})
+        return printed
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts need Linux")
+def test_a_node_whose_start_was_not_confirmed_is_ended(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = SshLauncher(record, SshOptions(hosts=("one",), root=str(tmp_path)), "boxes")
+    monkeypatch.setitem(vars(launcher), "hosts", [ForgetfulHost()])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/node.sh").write_text("exec sleep 60\n")
+
+    with pytest.raises(RunRefusal, match="Connection reset by peer"):
+        launcher.start("run", NodeLayout((1,), (0,)), str(tmp_path / "run"))
+
+    pid, born = (tmp_path / "run/node-0.leader").read_text().rstrip("\n").split(" ", 1)
+    job = {"nodes": [{"pid": pid, "born": born}]}
+    assert wait_until(lambda: launcher.status("run", job).phase is Phase.ENDED)
+
+
 SLOW_SSH = """#!{python}
 import subprocess, sys, time
 given = sys.argv[1:]
