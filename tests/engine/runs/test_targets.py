@@ -30,9 +30,11 @@ from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._node_counts import NodeCounts, nodes_of_partition
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
+from meshwave.engine.runs.launchers.kubernetes import KubernetesLauncher, KubernetesOptions
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Clocks
+from meshwave.engine.runs.run import POLL_S
 from meshwave.engine.runs.run_folder import read_bundle, write_bundle
 from meshwave.engine.runs.target_check import (
     DeviceReport,
@@ -439,6 +441,23 @@ def test_a_node_that_could_not_write_its_exit_status_on_a_full_disk_has_ended(
 
     assert wait_until(lambda: launcher.status(run.id, job).phase is Phase.ENDED)
     assert "disk is full" in launcher.status(run.id, job).failure.message  # type: ignore[union-attr]
+
+
+class TalkativeHost(LocalHost):
+    """A host on which kubectl prints something else than the status of a job."""
+
+    def run(self, command: Sequence[str]) -> str:
+        return "error: the server has asked for the client to provide credentials"
+
+
+def test_a_run_stays_as_it_is_while_kubectl_prints_no_status(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KubernetesLauncher, "host", TalkativeHost())
+    options = KubernetesOptions.model_validate_json(json.dumps(EXAMPLES["kubernetes"]))
+    run = enter(KubernetesLauncher(record, options, "k8s"), State.RUNNING, job={"name": "meshwave-run"})
+
+    assert run.wait(timeout_s=POLL_S + 0.5) is State.RUNNING
+
+    assert "kubectl printed no status of meshwave-run" in silence_text(run.entry)
 
 
 class ForgetfulHost(LocalHost):
