@@ -179,7 +179,7 @@ class JobLauncher(Launcher):
         return NodeCounts(self.options.nodes) if self.options.nodes else None
 
     def remove(self, folder: Path) -> None:
-        """Remove the folder of a target check from the nodes."""
+        """Remove the folder of a target check, or of a deleted run, from nodes that do not share it with this machine."""
         if not isinstance(self.host, LocalHost):
             self.host.run(["rm", "-rf", "--", self.folder_on_nodes(folder)])
 

@@ -548,6 +548,24 @@ def test_a_cancelled_run_ends_on_all_hosts_that_respond(record: Record, monkeypa
     assert [command[0] for command in hosts[1].commands] == ["sh", "bash", "bash"]
 
 
+def test_a_deleted_run_is_removed_from_its_hosts(
+    record: Record, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(record.place))
+    hosts = [StandInHost(responds=True), StandInHost(responds=False)]
+    monkeypatch.setattr(SshLauncher, "hosts", hosts)
+    run = enter(SshLauncher(record, SshOptions(hosts=("one", "two"), root="/work"), "boxes"))
+    record.change_state(run.id, State.FAILED, "it failed")
+
+    assert cli.main(["runs", "delete", run.id]) == 1
+
+    assert [*hosts[0].commands, *hosts[1].commands] == 2 * [["rm", "-rf", "--", f"/work/{run.id}"]]
+    told = capsys.readouterr()
+    assert told.out == f"deleted {run.id}  run\n"
+    assert "is deleted here, but its folder may be left on its hosts: one cannot be reached by ssh" in told.err
+    assert record.entries() == []
+
+
 def test_a_host_that_does_not_respond_for_one_run_is_not_asked_for_the_others(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
