@@ -107,7 +107,7 @@ MESSAGES: dict[str, Message] = {
         "`meshwave run DESIGN --resume {run}` continues"
     ),
     "unreported_end": (
-        "the job ended, but only {reported} of {processes} processes reported an exit status; read slurm.log and the logs of its "
-        "processes in the run folder"
+        "the job ended, but only {reported} of {processes} processes reported an exit status; from its logs: {said}; correct the "
+        "target, or read the logs in the run folder"
     ),
 }

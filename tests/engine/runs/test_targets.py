@@ -327,6 +327,22 @@ def test_a_run_stays_as_it_is_while_its_cluster_does_not_answer(member: JobLaunc
     assert re.fullmatch(r"no answer since \d\d:\d\d: .* is not installed .*", silence_text(run.entry))
 
 
+def test_a_job_that_could_not_start_its_processes_ends_with_the_reason_in_its_logs(
+    member: JobLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(member), "status", lambda *asked: JobStatus(Phase.ENDED))
+    monkeypatch.setattr(type(member), "pull", lambda *asked, everything: None)
+    run = enter(member, job={"id": "7"})
+    (run.folder / "node-0.log").write_text("node.sh: line 14: module: command not found\n")
+
+    member.poll(run)
+
+    assert run.state is State.LOST
+    assert (
+        "only 0 of 2 processes reported an exit status; from its logs: node.sh: line 14: module: command" in run.reason
+    )
+
+
 def test_a_run_whose_job_was_requeued_shows_why_it_waits(member: JobLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses = [JobStatus(Phase.WAITING, "JobHeldAdmin"), JobStatus(Phase.RUNNING)]
     monkeypatch.setattr(type(member), "status", lambda *asked: statuses.pop(0))
