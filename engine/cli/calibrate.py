@@ -172,7 +172,7 @@ def calibrate(options: Any) -> int:
         InputError: this machine cannot measure what the options request, or the profile cannot be written.
         RunError: a process failed.
     """
-    profile = load_profile(options.profile) if options.profile else _measure_profile(options)
+    profile = _measure_profile(options) if options.profile is None else load_profile(options.profile)
     try:
         print_note(_save_profile(profile, options), end="")
     except InputError as error:  # the disk became full: keep the measurements, which took minutes
@@ -244,7 +244,7 @@ def _save_profile(profile: Profile, options: Any) -> str:
     if options.out:
         save_profile(profile, options.out)
         return f"wrote {options.out}\n"
-    if options.profile:
+    if options.profile is not None:
         return ""
     name = _profile_name(options)
     name = store_profile(extend_stored_profile(name, profile) if _is_partial(options) else profile, name).name

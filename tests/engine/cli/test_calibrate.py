@@ -60,6 +60,16 @@ def test_a_time_that_is_too_short_is_refused(
     assert measured_calls == []
 
 
+def test_an_empty_name_of_a_profile_is_not_measured(
+    measured_calls: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Result of a variable of the shell that is not set."""
+    assert cli.main(["calibrate", "--profile", ""]) == 2
+
+    assert capsys.readouterr().err.startswith("cannot read ")
+    assert measured_calls == []
+
+
 def test_an_unwritable_home_folder_is_reported_before_anything_is_measured(
     tmp_path: Path, measured_calls: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
