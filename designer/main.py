@@ -6,11 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshwave.engine.bench import speed as bench
 from meshwave.engine.cli import main as cli
+from meshwave.engine.files import expand_user
 
 if TYPE_CHECKING:
     from meshwave.designer.server.site import Place
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     if options.home:
-        os.environ["MESHWAVE_HOME"] = str(Path(options.home).expanduser().absolute())
+        os.environ["MESHWAVE_HOME"] = str(expand_user(options.home).absolute())
     if options.people is not None:
         from meshwave.designer.server.people import serve_people
 

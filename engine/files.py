@@ -84,23 +84,43 @@ def find_design(name: str) -> Path:
 
 
 def data_folder() -> Path:
-    """Return the data folder of Meshwave: ``$MESHWAVE_HOME``, or the data folder of the system."""
+    """Return the data folder of Meshwave: ``$MESHWAVE_HOME``, or the data folder of the system.
+
+    Raises:
+        InputError: the home folder of the user is unknown.
+    """
     if stated := os.environ.get("MESHWAVE_HOME"):
-        return Path(stated).expanduser()
+        return expand_user(stated)
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "meshwave"
+        return expand_user("~/Library/Application Support/meshwave")
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "meshwave"
-    return Path(os.environ.get("XDG_DATA_HOME", str(Path.home() / ".local" / "share"))) / "meshwave"
+        return expand_user(os.environ.get("LOCALAPPDATA", "~")) / "meshwave"
+    return expand_user(os.environ.get("XDG_DATA_HOME", "~/.local/share")) / "meshwave"
 
 
 def configuration_folder() -> Path:
-    """Return the folder of the user's configuration of Meshwave."""
+    """Return the folder of the user's configuration of Meshwave.
+
+    Raises:
+        InputError: the home folder of the user is unknown.
+    """
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "meshwave"
+        return expand_user("~/Library/Application Support/meshwave")
     if sys.platform == "win32":
-        return Path(os.environ.get("APPDATA", str(Path.home()))) / "meshwave"
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "meshwave"
+        return expand_user(os.environ.get("APPDATA", "~")) / "meshwave"
+    return expand_user(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "meshwave"
+
+
+def expand_user(path: Path | str) -> Path:
+    """Return a path whose ``~`` or ``~NAME`` is replaced by the home folder of the user.
+
+    Raises:
+        InputError: the home folder is unknown, as that of a user of a container who has no name and no ``HOME``.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise Refusal("unknown_home", {"path": str(path)}) from None
 
 
 def read_whole(path: Path | str, what: str, most: int) -> bytes:
@@ -284,6 +304,8 @@ def _convert_write_errors(name: Path | str) -> Iterator[None]:
         raise Refusal("unwritable_file", {"path": str(name), "reason": error.strerror}) from None
     except ValueError as error:  # the path contains a null byte
         raise Refusal("unwritable_file", {"path": repr(str(name)), "reason": str(error)}) from None
+    except RuntimeError:  # of resolve()
+        raise Refusal("unwritable_file", {"path": str(name), "reason": os.strerror(errno.ELOOP)}) from None
 
 
 def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:

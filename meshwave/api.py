@@ -13,11 +13,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.document.problems import problems as document_problems
 from meshwave.engine.errors import RunError
 from meshwave.engine.exports.html import page_frame
 from meshwave.engine.exports.svg import draw_svg
@@ -75,8 +77,13 @@ class Prediction(predictions.Prediction):
 
     @property
     def problems(self) -> list[Problem]:
-        """Warnings about the design, which do not prevent its simulation."""
-        return self.warnings
+        """Warnings about the design, which do not prevent its simulation: those of the document and of the prediction."""
+        return [*document_problems(self.design), *self.warnings]
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """Metrics of the prediction as JSON values, with all warnings about the design."""
+        return {**super().numbers, "warnings": [str(problem) for problem in self.problems]}
 
     def plot(self, window: tuple[float, float] | None = None, **options: Any) -> Picture:
         """Return the timeline as a picture.

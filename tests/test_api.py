@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import meshwave as mw
 from meshwave import api
+from meshwave.engine.cli import main as cli
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.findings import DesignError
 
@@ -38,6 +40,16 @@ def test_a_prediction_has_numbers_memory_problems_and_a_picture(tmp_path: Path) 
     picture = found.plot(theme="dark")
     picture.save(tmp_path / "timeline.svg")
     assert (tmp_path / "timeline.svg").read_text().startswith("<svg")
+
+
+def test_a_prediction_has_the_warnings_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "16-gpt2-moe"
+    found = mw.predict(mw.example(name))
+    assert cli.main(["simulate", name, "--json"]) == 0
+
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert found.numbers["warnings"] == [*map(str, found.problems)] == warnings
+    assert "rounded_capacity" in [problem.code for problem in found.problems]
 
 
 def test_a_timeline_is_a_table() -> None:

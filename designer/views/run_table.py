@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,15 +22,18 @@ from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
 from meshwave.designer.views.runs import RunsPanel, runs_panel
 from meshwave.engine.exports.perfetto import trace_events
-from meshwave.engine.findings import Refusal
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.runs import Entry, Run, loss_text, silence_text
 from meshwave.engine.runs.annotations import Annotations, read_annotations, write_annotations
 from meshwave.engine.runs.archives import SUFFIX, delete_run, export_run
 from meshwave.engine.runs.checkpoints import WEIGHTS_FILE, complete_checkpoints, trained_steps
 from meshwave.engine.runs.final_weights import save_final_weights
+from meshwave.engine.runs.launchers import remove_from_hosts
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import Outcome, read_outcome, short_error_text
 from meshwave.engine.units import duration, format_count, format_time, quantity
+
+_log = logging.getLogger(__name__)
 
 LISTED_RUNS = 500
 LARGEST_DOWNLOAD_BYTES = 200_000_000
@@ -182,7 +187,14 @@ class RunTable(Canvas):
     def _on_delete(self, run: str) -> None:
         entry = self._own_entry(run)
         delete_run(self._record, entry)
+        threading.Thread(target=self._remove_from_hosts, args=(entry,), daemon=True).start()  # a host may not respond
         self._followed.stop_following(entry.id)
+
+    def _remove_from_hosts(self, entry: Entry) -> None:
+        try:
+            remove_from_hosts(self._record, entry)
+        except RunRefusal as error:
+            _log.warning("%s", error)
 
     def _on_export(self, run: str, to: str = "") -> None:
         entry = self._record.get(run)

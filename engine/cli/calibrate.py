@@ -172,7 +172,7 @@ def calibrate(options: Any) -> int:
         InputError: this machine cannot measure what the options request, or the profile cannot be written.
         RunError: a process failed.
     """
-    profile = load_profile(options.profile) if options.profile else _measure_profile(options)
+    profile = _measure_profile(options) if options.profile is None else load_profile(options.profile)
     try:
         print_note(_save_profile(profile, options), end="")
     except InputError as error:  # the disk became full: keep the measurements, which took minutes
@@ -229,9 +229,10 @@ def _profile_name(options: Any) -> str:
 
 
 def _is_partial(options: Any) -> bool:
-    """Return True if the options request some parts only, which are added to a stored profile of the same name."""
+    """Return True if the options request some parts or precisions, which are added to a stored profile of the same name."""
     parts = _parse_words(options.parts, "parts", PARTS)
-    return set(parts) != set(PARTS) if parts else bool(options.fit)
+    has_all_parts = set(parts) == set(PARTS) if parts else not options.fit
+    return not has_all_parts or options.precision is not None
 
 
 def _save_profile(profile: Profile, options: Any) -> str:
@@ -243,7 +244,7 @@ def _save_profile(profile: Profile, options: Any) -> str:
     if options.out:
         save_profile(profile, options.out)
         return f"wrote {options.out}\n"
-    if options.profile:
+    if options.profile is not None:
         return ""
     name = _profile_name(options)
     name = store_profile(extend_stored_profile(name, profile) if _is_partial(options) else profile, name).name
@@ -275,7 +276,7 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
         raise Refusal("single_rank", {}, "--ranks")
     if options.rounds < 1:
         raise Refusal("too_few_rounds", {"rounds": options.rounds}, "--rounds")
-    if options.seconds <= 0:
+    if not options.seconds > 0:  # also if it is not a number
         raise Refusal("too_few_seconds", {"seconds": options.seconds}, "--seconds")
     profile_file_name(_profile_name(options))  # check before measuring
     is_given = bool(options.mp or options.esp or options.sizes)

@@ -19,12 +19,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from glob import glob
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwave.engine.cli.output import print_json
-from meshwave.engine.files import data_folder, import_path
+from meshwave.engine.files import data_folder, expand_user, import_path
 from meshwave.engine.machine import usable_cores
 from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.network import missing_requirement
@@ -266,7 +267,7 @@ def _check_links() -> Iterator[Finding]:
 
 def _check_run_folder(folder: Path) -> Iterator[Finding]:
     """Yield the result of writing to the folder, or to its nearest existing parent."""
-    folder = folder.expanduser().absolute()
+    folder = expand_user(folder).absolute()
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -301,7 +302,7 @@ def _chromium_candidates() -> Iterator[str]:
     yield from filter(None, map(shutil.which, CHROMIUM_NAMES))
     yield from filter(os.path.exists, CHROMIUM_PLACES)
     for pattern in CHROMIUM_DOWNLOADS:
-        yield from sorted(map(str, Path.home().glob(pattern.removeprefix("~/"))), reverse=True)
+        yield from sorted(glob(os.path.expanduser(pattern)), reverse=True)
 
 
 def _chromium_version(path: str) -> str:

@@ -19,7 +19,7 @@ from meshwave.engine.cli.output import Command, print_json, print_note
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.files import find_design
+from meshwave.engine.files import expand_user, find_design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.predict.prediction import predict
@@ -251,7 +251,7 @@ def run_options(design: Design, options: argparse.Namespace) -> Options:
             rehearse=Rehearsal(scale=options.scale) if options.rehearse else None,
             hosts=None if options.hosts is None else default_hosts(design, options.hosts, *links),
             checkpoints=checkpoint_options(options),
-            initial_weights=None if options.init is None else str(Path(options.init).expanduser().absolute()),
+            initial_weights=None if options.init is None else str(expand_user(options.init).absolute()),
             restarts=options.restarts,
             hang_timeout_s=_hang_timeout_s(options.hang_timeout),
         )

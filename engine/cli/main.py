@@ -27,14 +27,14 @@ def main(
     ``serve`` and ``serve_workshop`` open the designer, which the engine does not import.
     """
     with escaped_output():
-        return _exit_status(parser(serve, serve_workshop).parse_args(arguments))
+        return _exit_status(parser(serve, serve_workshop), arguments)
 
 
-def _exit_status(options: argparse.Namespace) -> int:
+def _exit_status(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     """Run a command and write its output; return the exit status."""
     status = 0
     try:
-        status = _command_status(options)
+        status = _command_status(_parse_arguments(parser, arguments))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has ended (for example head); discard the rest
         discard_output(sys.stdout)
@@ -45,6 +45,14 @@ def _exit_status(options: argparse.Namespace) -> int:
         discard_output(sys.stdout)
         status = 1
     return status
+
+
+def _parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return parser.parse_args(arguments)
+    except SystemExit:
+        sys.stdout.flush()  # the help, whose reader may have ended
+        raise
 
 
 def _command_status(options: argparse.Namespace) -> int:

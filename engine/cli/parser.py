@@ -241,7 +241,10 @@ def _add_machine_commands(commands: Any) -> None:
     calibrate.add_argument("--name", help="name of the profile; default: the name of the target, or this-machine")
     calibrate.add_argument("--out", "-o", metavar="PROFILE", help="write the profile to this file instead")
     calibrate.add_argument(
-        "--precision", metavar="P,...", help="precisions of blocks; default: fp32, on GPUs also bf16"
+        "--precision",
+        metavar="P,...",
+        help="precisions of blocks; a stored profile of the same name keeps its other precisions; default: fp32, on GPUs "
+        "also bf16",
     )
     calibrate.add_argument("--experts", action="store_true", help="also measure layers with experts")
     calibrate.add_argument("--seconds", type=float, default=90, help="seconds to measure blocks; default: 90")

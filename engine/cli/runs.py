@@ -22,12 +22,12 @@ from meshwave.engine.cli.launch import (
 from meshwave.engine.cli.output import print_json, print_note, print_result, write_output
 from meshwave.engine.costs.profile_store import check_can_store
 from meshwave.engine.exports.perfetto import trace_events
-from meshwave.engine.findings import Refusal
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile, silence_text
 from meshwave.engine.runs.archives import delete_run, export_run, import_run, remove_leftovers
 from meshwave.engine.runs.final_weights import save_final_weights
-from meshwave.engine.runs.launchers import check_place, open_run, restore_entries, resumed_launch
+from meshwave.engine.runs.launchers import check_place, open_run, remove_from_hosts, restore_entries, resumed_launch
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import (
@@ -177,7 +177,13 @@ def _rebuild_record(record: Record, options: argparse.Namespace) -> int:
 
 def _delete_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     delete_run(record, entry)
-    return _print_value({"run": entry.id, "deleted": True}, f"deleted {_run_title(entry)}", options)
+    status = _print_value({"run": entry.id, "deleted": True}, f"deleted {_run_title(entry)}", options)
+    try:
+        remove_from_hosts(record, entry)
+    except RunRefusal as error:
+        print_note(error)
+        status = 1
+    return status
 
 
 def _print_value(value: dict[str, Any], text: str, options: argparse.Namespace) -> int:

@@ -7,10 +7,10 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from meshwave.engine.cli.output import print_result
+from meshwave.engine.files import expand_user
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
 from meshwave.engine.lessons.workshop import read_workshop
@@ -19,7 +19,7 @@ from meshwave.engine.lessons.workshop import read_workshop
 def workshop(options: argparse.Namespace) -> int:
     """Serve the workshop; with ``--results`` or ``--reset``, print or delete its results instead."""
     if options.home:
-        os.environ["MESHWAVE_HOME"] = str(Path(options.home).expanduser().absolute())
+        os.environ["MESHWAVE_HOME"] = str(expand_user(options.home).absolute())
     if not (options.results or options.reset):
         return int(options.serve(options))
     plan = read_workshop(options.plan)

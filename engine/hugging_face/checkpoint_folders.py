@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from meshwave.engine.files import data_folder
+from meshwave.engine.files import data_folder, expand_user
 from meshwave.engine.hugging_face.tensor_files import SUFFIX
 
 FOLDERS = "MESHWAVE_CHECKPOINTS"
@@ -19,9 +19,7 @@ DEEPEST = 4
 def list_checkpoints() -> dict[str, Path]:
     """Return the folders that contain safetensors files, by their paths inside the searched folders."""
     stated = os.environ.get(FOLDERS)
-    folders = (
-        [Path(each).expanduser() for each in stated.split(os.pathsep)] if stated else [data_folder() / "checkpoints"]
-    )
+    folders = [expand_user(each) for each in stated.split(os.pathsep)] if stated else [data_folder() / "checkpoints"]
     found: dict[str, Path] = {}
     for folder in folders:
         for path in _folders_with_weights(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -92,8 +93,8 @@ def _formats_of(file: str) -> list[str]:
 
 def split_name(path: Path | str) -> tuple[str, str]:
     """Return the file and the name in ``FILE:NAME``; the name is empty if there is none."""
-    file, _, name = str(path).rpartition(":")
-    return (file, name) if name.isidentifier() and not Path(path).exists() else (str(path), "")
+    file, colon, name = str(path).rpartition(":")
+    return (file, name) if colon and name.isidentifier() and not os.path.exists(path) else (str(path), "")
 
 
 def load_import(path: Path | str, into: Design | None = None, form: str = "") -> Imported:

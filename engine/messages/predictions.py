@@ -97,7 +97,7 @@ MESSAGES: dict[str, Message] = {
     "unwritable_profiles": "cannot store profiles in {folder}: {reason}",
     "profile_of_another_setup": (
         "some parts cannot be added to the profile {name}, because it was measured with other values of {fields:list}; "
-        "choose another name with --name, or measure all parts"
+        "choose another name with --name, or measure all parts and precisions"
     ),
     "unmeasured_layout": "the profile has no measurements for mp={mp} and esp={esp}; it has {measured}",
     "indivisible_groups": "groups of {name}={size} do not divide {ranks} ranks; use a divisor",

@@ -221,6 +221,10 @@ MESSAGES: dict[str, Message] = {
     # archives of runs
     "run_is_active": "run {run} has not ended; wait for it, or cancel it: meshwave runs cancel {run}",
     "run_exists": "run {run} already exists here; delete it first: meshwave runs delete {run}",
+    "run_left_on_hosts": (
+        "run {run} is deleted here, but its folder may be left on its hosts: {why}; remove it there, in the root folder of the "
+        "target"
+    ),
     "run_not_deleted": "run {run} cannot be deleted: {error}",
     "run_not_annotated": "tags and note of run {run} cannot be saved: {error}",
     "run_too_large_to_download": "the size of run {run} is {size}, and the page downloads at most {limit}; "

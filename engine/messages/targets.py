@@ -40,7 +40,10 @@ MESSAGES: dict[str, Message] = {
     "command_failed": "{command} failed on {host} with status {status}: {said}",
     "command_timeout": "{command} did not end within {limit_s:g} s on {host}; check that the host answers, and try again",
     "host_unreachable": "{host} cannot be reached by ssh: {said}; try `ssh {host} true`, which must work without a password",
-    "copy_failed": "files could not be copied to or from {host} (rsync status {status}): {said}; rsync must be installed on both sides",
+    "copy_failed": (
+        "files could not be copied to or from {host} (rsync status {status}): {said}; rsync must be installed on both sides, "
+        "and the disk must have space"
+    ),
     # designs
     "hosts_on_target": "hosts are emulated on this machine only; leave out --hosts, or launch on local instead of {target}",
     "target_processes": (
@@ -93,7 +96,10 @@ MESSAGES: dict[str, Message] = {
     "job_not_submitted": "the submitting process ended before the job was submitted; launch again",
     "ended_by_scheduler": "{why}; it ended after {done} of {total} steps, and the files that it wrote are kept",
     "ended_by_slurm": _ended_by_slurm,
-    "node_lost": "the processes on {hosts:list} were killed, or the host was restarted; see node-*.log in the run folder",
+    "node_lost": (
+        "the processes on {hosts:list} were killed, the host was restarted, or its disk is full; see node-*.log in the run "
+        "folder"
+    ),
     "job_deleted": "the job {name} of the run was deleted from Kubernetes; launch again",
     "ended_by_kubernetes": "the job of the run failed in Kubernetes ({reason}): {message}; kubectl describe shows its pods",
     "interrupted": (
@@ -101,7 +107,7 @@ MESSAGES: dict[str, Message] = {
         "`meshwave run DESIGN --resume {run}` continues"
     ),
     "unreported_end": (
-        "the job ended, but only {reported} of {processes} processes reported an exit status; read slurm.log and the logs of its "
-        "processes in the run folder"
+        "the job ended, but only {reported} of {processes} processes reported an exit status; from its logs: {said}; correct the "
+        "target, or read the logs in the run folder"
     ),
 }

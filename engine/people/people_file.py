@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 import secrets
 from collections.abc import Mapping
 from enum import StrEnum
@@ -230,7 +231,7 @@ def add_person(path: Path, name: str, role: Role) -> str:
         DesignError: the file or the name is invalid.
     """
     token, table = new_person(name, role)
-    if path.exists() and read_people(path).find(name) is not None:
+    if os.path.exists(path) and read_people(path).find(name) is not None:
         raise Refusal("person_exists", {"name": name, "path": str(path)})
     try:
         path.touch(mode=0o600)

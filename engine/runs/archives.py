@@ -78,6 +78,8 @@ def import_run(record: Record, file: Path) -> Entry:
             raise _archive_error(file, str(error)) from None
         except KeyError as error:  # a link to a file that is not in the archive
             raise _archive_error(file, str(error.args[0])) from None
+        except RecursionError:
+            raise _archive_error(file, "its folders are nested too deeply") from None
         folder = Path(temporary) / run
         entry = read_entry(folder)
         folder.chmod(0o700)

@@ -159,7 +159,7 @@ class Run:
         entry = self.entry
         if entry.state is State.QUEUED:
             return self._queue_position(entry)
-        return str(entry.handle.get("waiting", "")) if entry.state is State.STARTING else ""
+        return "" if entry.state.is_over else str(entry.handle.get("waiting", ""))  # of a job that runs or was requeued
 
     def _queue_position(self, entry: Entry) -> str:
         queue = [each.id for each in self._record.queued_runs(entry.place)]

@@ -19,6 +19,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, read_document, write_document
 from meshwave.engine.runs.launchers import Launcher
+from meshwave.engine.runs.launchers._job_files import last_errors
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
 from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
@@ -26,7 +27,6 @@ from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.torchrun import TorchrunLauncher
 from meshwave.engine.runs.recording import Clocks
 from meshwave.engine.runs.recording.clocks import read_clocks
-from meshwave.engine.runs.run import last_lines
 from meshwave.engine.runs.run_database import Record
 from meshwave.engine.runs.targets import open_target
 from meshwave.engine.units import quantity
@@ -304,7 +304,7 @@ def run_job_to_end(
         for name, document in (files or {}).items():
             write_document(folder / name, document)
         status = _wait_for_job(launcher, launcher.start_program(layout, folder, module), folder, limit_s)
-        why = {"target": launcher.target, "why": _failure_reason(status, limit_s), "said": _last_errors(folder)}
+        why = {"target": launcher.target, "why": _failure_reason(status, limit_s), "said": last_errors(folder)}
         yield folder, RunRefusal("target_check_failed", why)
     finally:
         _remove_folder(launcher, folder)
@@ -326,13 +326,6 @@ def _failure_reason(status: JobStatus, limit_s: float) -> str:
     if status.phase is not Phase.ENDED:
         return f"its job is {status.phase.value} after {limit_s:.0f} s{f' ({status.note})' if status.note else ''}"
     return status.failure.message if status.failure else "its job ended without a report"
-
-
-def _last_errors(folder: Path) -> str:
-    """Return the last lines of the logs, which contain the error."""
-    logs = [line for path in sorted(folder.glob("*.log")) for line in last_lines(path, 100)]
-    telling = [line for line in logs if "Error" in line or "error" in line] or logs
-    return " / ".join(line.strip()[:200] for line in telling[:3]) or "there are no logs"
 
 
 def _remove_folder(launcher: JobLauncher, folder: Path) -> None:

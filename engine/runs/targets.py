@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from meshwave.engine.document.reading import read_toml
 from meshwave.engine.document.validation_problems import quote, validation_problems
 from meshwave.engine.errors import InputError, unknown_word_hint
-from meshwave.engine.files import configuration_folder, read_whole
+from meshwave.engine.files import configuration_folder, expand_user, read_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.runs.launchers import Launcher, launchers
@@ -56,7 +56,7 @@ class Target:
 def target_files() -> list[Path]:
     """Return the paths of the target files, existing or not; a later file replaces targets of an earlier one."""
     stated = os.environ.get(VARIABLE)
-    return [*([Path(stated).expanduser()] if stated else []), configuration_folder() / FILE]
+    return [*([expand_user(stated)] if stated else []), configuration_folder() / FILE]
 
 
 def read_targets() -> dict[str, Target]:

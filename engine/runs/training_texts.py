@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwave.engine.document import Design
-from meshwave.engine.files import data_folder, write_whole
+from meshwave.engine.files import data_folder, expand_user, write_whole
 from meshwave.engine.findings import DesignError, Problem, Refusal
 
 LARGEST_UPLOAD_BYTES = 8_000_000
@@ -46,7 +46,7 @@ def find_text(name: str, folders: Sequence[Path]) -> Path:
     Raises:
         DesignError: no folder contains it.
     """
-    looked_in = list(dict.fromkeys(folder.expanduser().absolute() for folder in folders))
+    looked_in = list(dict.fromkeys(expand_user(folder).absolute() for folder in folders))
     for folder in looked_in:
         if (folder / name).is_file() or (folder / name).is_dir():
             return folder / name
@@ -97,7 +97,7 @@ def safe_file_name(name: str) -> str:
 
 
 def _existing_text(path: Path) -> Path:
-    path = path.expanduser()
+    path = expand_user(path)
     if not path.exists():
         raise _text_refusal("text_not_found", file=str(path))
     if not path.is_file() and not path.is_dir():

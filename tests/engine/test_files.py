@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import (
     check_writable,
+    configuration_folder,
     data_folder,
     example,
     examples,
@@ -206,6 +208,13 @@ def test_a_write_error_is_reported(tmp_path: Path, name: str, told: str) -> None
         write_whole(f"{tmp_path}/{name}", b"")
 
 
+def test_a_link_to_itself_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+
+    with pytest.raises(InputError, match="loop: Too many levels of symbolic links"):
+        write_whole(tmp_path / "loop", b"")
+
+
 def test_examples_are_found_by_name() -> None:
     name, path = next(iter(examples().items()))
 
@@ -222,3 +231,19 @@ def test_the_data_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert data_folder() == Path("/data/meshwave")
+
+
+@pytest.mark.parametrize("folder", [data_folder, configuration_folder])
+def test_an_unknown_home_folder_is_refused(folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """State of a container whose user has no name."""
+    for name in ("MESHWAVE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31)
+
+    with pytest.raises(InputError, match=r"^the home folder in ~/.* is unknown, .*; set HOME"):
+        folder()
+
+    monkeypatch.setenv("MESHWAVE_HOME", "~nobody-of-this-name/meshwave")
+    with pytest.raises(InputError, match="~nobody-of-this-name"):
+        data_folder()

@@ -1,4 +1,4 @@
-"""Recovery of runs that have a folder but no entry in the run database."""
+"""Run folders without an entry in the run database: those of recovered runs here, and of deleted runs on other hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.messages import render
+from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers._jobs import JobLauncher
 from meshwave.engine.runs.launchers._specification import describe_manner
 from meshwave.engine.runs.run import read_result
 from meshwave.engine.runs.run_database import Record
@@ -34,7 +37,8 @@ def read_entry(folder: Path) -> Entry:
     Raises:
         RunFolderError: the folder is damaged, or is not a run folder.
     """
-    bundle, result, made_s = read_bundle(folder), read_result(folder), (folder / "design.json").stat().st_mtime
+    bundle, result = read_bundle(folder), read_result(folder)
+    made_s = max(0.0, (folder / "design.json").stat().st_mtime)  # a wrong clock can date a file before 1970
     return Entry(
         id=folder.name,
         key=None,
@@ -52,3 +56,17 @@ def read_entry(folder: Path) -> Entry:
         manner=describe_manner(bundle.design, bundle.options),
         is_rehearsal=bundle.options.rehearse is not None,
     )
+
+
+def remove_from_hosts(record: Record, entry: Entry) -> None:
+    """Remove the folder of a deleted run from the hosts that have a copy of their own.
+
+    Raises:
+        RunRefusal: a host does not respond, or the options of the run are unknown.
+    """
+    try:
+        launcher = launchers[entry.launcher].from_entry(record, entry)
+        if isinstance(launcher, JobLauncher):
+            launcher.remove(record.folder(entry.id))
+    except MeshwaveError as error:
+        raise RunRefusal("run_left_on_hosts", {"run": entry.id, "why": str(error)}) from None

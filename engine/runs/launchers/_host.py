@@ -15,6 +15,8 @@ from meshwave.engine.findings import RunRefusal
 from meshwave.engine.runs.launchers._environment import PASSED_ON
 
 COMMAND_TIMEOUT_S = 60.0
+COPY_TIMEOUT_S = 60
+"""Time, in seconds, without any data after which a copy is given up; the copy of a large checkpoint takes longer."""
 CONNECT_TIMEOUT_S = 10
 SSH_FAILED = 255
 """Exit status of ssh if the connection fails."""
@@ -105,15 +107,28 @@ class SshHost(Host):
 
     def _rsync(self, *arguments: str) -> None:
         kept = ["--include=.metadata", "--exclude=.*"]  # .metadata belongs to checkpoints; .* is reserved space
-        command = ["rsync", "--archive", *kept, "--rsh", shlex.join(self._ssh), *arguments]
-        done = execute(command, self.name)
+        command = [
+            "rsync",
+            "--archive",
+            f"--timeout={COPY_TIMEOUT_S}",
+            *kept,
+            "--rsh",
+            shlex.join(self._ssh),
+            *arguments,
+        ]
+        done = execute(command, self.name, ends_by_itself=True)
         if done.status != 0:
             said = " ".join(done.error.split())[-500:]
             raise RunRefusal("copy_failed", {"host": self.name, "status": done.status, "said": said})
 
 
-def execute(command: Sequence[str], host: str = LocalHost.name) -> CommandResult:
+def execute(command: Sequence[str], host: str = LocalHost.name, *, ends_by_itself: bool = False) -> CommandResult:
     """Run a command on this machine and return its result.
+
+    Args:
+        command: the command with its arguments.
+        host: name of the host that it talks to.
+        ends_by_itself: True if it ends when its host does not respond, so that its time is not limited.
 
     Raises:
         RunRefusal: the command does not exist, or does not end.
@@ -128,7 +143,7 @@ def execute(command: Sequence[str], host: str = LocalHost.name) -> CommandResult
             text=True,
             errors="replace",
             env=client_environment(),
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=None if ends_by_itself else COMMAND_TIMEOUT_S,
             start_new_session=True,  # Ctrl-C in the terminal must not reach the command
             check=False,
         )

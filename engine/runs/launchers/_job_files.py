@@ -1,4 +1,4 @@
-"""Files in the folder of a job: the request to cancel it, and how its processes ended."""
+"""Files in the folder of a job: the request to cancel it, how its processes ended, and its logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 from meshwave.engine.run_files import Count, RunFile, RunFolderError, files_by_process, read_document
 from meshwave.engine.runs.checkpoints import INTERRUPTED
-from meshwave.engine.runs.outcome import Exit
+from meshwave.engine.runs.outcome import Exit, Verdict
+from meshwave.engine.runs.run import last_lines
+from meshwave.engine.runs.run_entry import State
 
 
 class _ExitFile(RunFile):
@@ -37,6 +39,19 @@ def read_interrupted(folder: Path) -> _Interrupted | None:
     with suppress(RunFolderError):
         return read_document(folder / INTERRUPTED, _Interrupted)
     return None
+
+
+def last_errors(folder: Path) -> str:
+    """Return the last lines of the logs of a job, which contain the error."""
+    logs = [line for path in sorted(folder.glob("*.log")) for line in last_lines(path, 100)]
+    telling = [line for line in logs if "Error" in line or "error" in line] or logs
+    return " / ".join(line.strip()[:200] for line in telling[:3]) or "there are no logs"
+
+
+def judge_unreported_end(folder: Path, reported: int, processes: int) -> Verdict:
+    """Return the verdict on a run whose job has ended although not all processes reported how they ended."""
+    params = {"reported": reported, "processes": processes, "said": last_errors(folder)}
+    return Verdict(State.LOST, "unreported_end", params)
 
 
 def cancel_command(folder: str, why: str) -> list[str]:

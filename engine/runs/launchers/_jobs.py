@@ -25,7 +25,7 @@ from meshwave.engine.messages import render
 from meshwave.engine.run_files import first_problem
 from meshwave.engine.runs.launchers._base import Capabilities, Launcher, check_place
 from meshwave.engine.runs.launchers._host import Host, LocalHost
-from meshwave.engine.runs.launchers._job_files import cancel_command, read_exits, read_interrupted
+from meshwave.engine.runs.launchers._job_files import cancel_command, judge_unreported_end, read_exits, read_interrupted
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.launchers._torchrun import (
@@ -179,7 +179,7 @@ class JobLauncher(Launcher):
         return NodeCounts(self.options.nodes) if self.options.nodes else None
 
     def remove(self, folder: Path) -> None:
-        """Remove the folder of a target check from the nodes."""
+        """Remove the folder of a target check, or of a deleted run, from nodes that do not share it with this machine."""
         if not isinstance(self.host, LocalHost):
             self.host.run(["rm", "-rf", "--", self.folder_on_nodes(folder)])
 
@@ -394,7 +394,7 @@ class JobLauncher(Launcher):
                     State.FAILED, "ended_by_scheduler", {"why": status.failure.message, **progress._asdict()}
                 )
             if not bad:
-                return Verdict(State.LOST, "unreported_end", {"reported": len(exits), "processes": bundle.processes})
+                return judge_unreported_end(run.folder, len(exits), bundle.processes)
         return judge(
             run.folder, bundle.design, exits if has_succeeded else bad, was_cancelled=was_cancelled, progress=progress
         )

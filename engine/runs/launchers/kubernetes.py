@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import PositiveInt
 
 from meshwave.engine.document import Design
-from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import nullable, text_form
 from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.launchers._base import launchers
@@ -124,7 +124,7 @@ class KubernetesLauncher(JobLauncher):
         try:
             return kubernetes_job_status(json.loads(printed).get("status", {}))
         except (ValueError, AttributeError, TypeError, KeyError) as error:
-            raise Refusal("no_job_status", {"name": job["name"], "reason": repr(error)}) from None
+            raise RunRefusal("no_job_status", {"name": job["name"], "reason": repr(error)}) from None
 
     def end(self, run: str, job: Mapping[str, Any]) -> None:
         self.host.run([*self._kubectl, "delete", self._resource, job["name"], "--ignore-not-found", "--wait=false"])

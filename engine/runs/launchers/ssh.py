@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -27,28 +28,57 @@ from meshwave.engine.runs.launchers._node_counts import NodeCounts
 from meshwave.engine.runs.launchers._torchrun import NodeLayout, rendezvous_port
 from meshwave.engine.runs.options import Options
 
-START = """
-cd "$1" || exit 1
+IDENTITY = """
+identity() {
+    stat=$(<"/proc/$1/stat") && set -- ${stat##*) } && echo "${20} $(</proc/sys/kernel/random/boot_id)"
+} 2>/dev/null
+is_same() { [ "$(identity "$1")" = "$2" ] || [ "$(ps -o lstart= -p "$1")" = "$2" ]; }
+"""
+"""Shell functions that identify a process by its start in clock ticks and by the start of its host.
+
+Unlike the time that ps prints, they do not change with the clock, the time zone or the language of the host. Earlier
+versions recorded that time.
+"""
+START = (
+    IDENTITY
+    + """cd "$1" || exit 1
 rm -f "node-$2.exit" error-*.json exit-*.json
 setsid bash -c 'trap : TERM; bash node.sh "$@"; echo $? >"node-$1.exit"' node "$2" "$3" "$4" \
     </dev/null >>"node-$2.log" 2>&1 &
+echo $! $(identity $!) >"node-$2.leader"
 echo $!
-ps -o lstart= -p $!
+identity $!
 true
 """
-"""Shell script that starts the processes of a node in a session of their own, and prints its leader and start time."""
-LOOK = """
-leader=$(ps -o lstart= -p "$3"; ps -o stat= -p "$3")
-cat "$1/node-$2.exit" 2>/dev/null || printf 'alive\\n%s\\n' "$leader"
+)
+"""Shell script that starts the processes of a node in a session of their own, and prints its leader and start."""
+LOOK = (
+    IDENTITY
+    + """is_same "$3" "$4" && [[ $(ps -o stat= -p "$3") = [!Z]* ]] && leader=alive || leader=gone
+grep . "$1/node-$2.exit" 2>/dev/null || echo $leader
 """
-"""Shell script that prints the exit status of a node, or the start time and the state of its session leader.
+)
+"""Shell script that prints the exit status of a node, or whether its session leader is alive.
 
-It looks for the leader first, because the leader may write the exit status and end at any moment.
+It looks for the leader first, because the leader may write the exit status and end at any moment. On a full disk, the
+file of the exit status is empty.
 """
-END = '[ "$(ps -o lstart= -p "$1")" = "$2" ] && kill -TERM -- "-$1"; true'
+ABANDON = (
+    IDENTITY
+    + """
+read -r pid born <"$1/node-$2.leader" && is_same "$pid" "$born" && kill -TERM -- "-$pid" "$pid"; true
+"""
+)
+"""Shell script that ends a node whose start was not confirmed, because the connection was lost in the meantime."""
+END = (
+    IDENTITY
+    + """is_same "$1" "$2" && kill -TERM -- "-$1"; true
+"""
+)
 """Shell script that ends a node, unless its session leader has ended and the process number was reused."""
-KILL = """
-[ "$(ps -o lstart= -p "$1")" = "$2" ] || exit 0
+KILL = (
+    IDENTITY
+    + """is_same "$1" "$2" || exit 0
 for _ in $(seq "$3"); do
     processes=$(pgrep -g "$1" | grep -vx "$1") || exit 0
     sleep 0.1
@@ -56,6 +86,7 @@ done
 kill -KILL $processes
 true
 """
+)
 """Shell script that kills the processes of a node except its session leader, which then writes the exit status, if they
 do not end within a number of tenths of a second. torchrun does not notice SIGTERM while its node has succeeded and it
 waits up to five minutes for another node that has failed.
@@ -135,6 +166,10 @@ class SshLauncher(JobLauncher):
                 pid, _, born = printed.rstrip("\n").partition("\n")
                 job["nodes"].append({"pid": pid, "born": born})
         except BaseException:
+            node = len(job["nodes"])
+            for host in self.hosts[node : node + 1]:
+                with suppress(RunRefusal):
+                    host.run(["bash", "-c", ABANDON, "abandon", folder, str(node)])
             self.end(run, job)
             raise
         return job
@@ -151,15 +186,13 @@ class SshLauncher(JobLauncher):
     def _exit_status(self, run: str, node: int, started: Mapping[str, str]) -> int | None:
         """Return the exit status of a node: None while it runs, :data:`LOST` if it wrote none."""
         folder = self.folder_on_nodes(self.record.folder(run))
-        look = ["bash", "-c", LOOK, "look", folder, str(node), started["pid"]]
-        match self.hosts[node].run(look).splitlines():
-            case ["alive", born, state] if born == started["born"] and "Z" not in state:
-                return None
-            case ["alive", *_]:
+        look = ["bash", "-c", LOOK, "look", folder, str(node), started["pid"], started["born"]]
+        match self.hosts[node].run(look).split():
+            case [*_, "gone"]:
                 return LOST
-            case [status]:
+            case [*_, status] if status.isdecimal():
                 return int(status)
-        return None  # the status is being written
+        return None
 
     def end(self, run: str, job: Mapping[str, Any]) -> None:
         nodes = [*zip(self.hosts, job["nodes"], strict=False)]

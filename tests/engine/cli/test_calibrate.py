@@ -50,6 +50,26 @@ def test_an_unwritable_file_is_reported_before_anything_is_measured(
     assert measured_calls == []
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_a_time_that_is_too_short_is_refused(
+    measured_calls: list[str], capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    assert cli.main(["calibrate", f"--seconds={seconds}"]) == 2
+
+    assert "is too short; use more than 0 seconds" in capsys.readouterr().err
+    assert measured_calls == []
+
+
+def test_an_empty_name_of_a_profile_is_not_measured(
+    measured_calls: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Result of a variable of the shell that is not set."""
+    assert cli.main(["calibrate", "--profile", ""]) == 2
+
+    assert capsys.readouterr().err.startswith("cannot read ")
+    assert measured_calls == []
+
+
 def test_an_unwritable_home_folder_is_reported_before_anything_is_measured(
     tmp_path: Path, measured_calls: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +158,19 @@ def test_measured_parts_are_added_to_the_stored_profile(stored: Profile, monkeyp
     assert found.links == (link, stored.links[1])
     assert (found.blocks, found.optimizer) == (stored.blocks, stored.optimizer)
     assert (found.machine.device, found.machine.made_s) == ("CPU", 1.0)
+
+
+@pytest.mark.parametrize("options", [[], ["--parts", "blocks,links,collectives,contention"]])
+def test_a_measured_precision_is_added_to_the_stored_profile(
+    stored: Profile, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    block = stored.blocks[0].model_copy(update={"precision": "bf16"})
+    measured = Profile(machine=stored.machine, blocks=(block,))
+    monkeypatch.setattr(command, "calibrate_machine", lambda *asked: measured)
+
+    assert cli.main(["calibrate", "--precision", "bf16", *options]) == 0
+
+    assert profiles.load_stored_profile("this-machine").blocks == (*stored.blocks, block)
 
 
 @pytest.mark.parametrize("options", [["--ranks", "4"], ["--ranks", "8", "--shaped", "1e8,1e7"]])

@@ -735,6 +735,8 @@ def test_a_reader_that_ends_early_causes_no_error() -> None:
         ("export 02-two-waves --to svg >/dev/full", 1, "the output cannot be written: No space left on device\n"),
         ("check nosuch 2>/dev/full", 2, ""),
         ("simulate 02-two-waves | true", 0, ""),
+        ("--help | true", 0, ""),
+        ("runs --help >/dev/full", 1, "the output cannot be written: No space left on device\n"),
     ],
 )
 def test_output_that_cannot_be_written_causes_no_traceback(command: str, status: int, told: str) -> None:
@@ -744,6 +746,14 @@ def test_output_that_cannot_be_written_causes_no_traceback(command: str, status:
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=buffered, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, without_progress(done.stderr)) == (status, "", told)
+
+
+@pytest.mark.parametrize("command", [["import"], ["people", "add", "ada", "--role", "viewer", "--file"]])
+def test_a_name_that_is_too_long_is_reported(meshwave: Command, command: list[str]) -> None:
+    status, out, err = meshwave(*command, "a" * 5000)
+
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"cannot (read|write) a+\.\.\.: File name too long\n", err)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -105,6 +106,18 @@ def test_the_run_database_is_rebuilt_from_the_folders(
     assert newest_entry(record).digest == run.digest
 
 
+def test_a_run_folder_that_a_wrong_clock_dated_before_1970_is_found(home: Callable[[str], Record]) -> None:
+    record = home("here")
+    assert cli.main(DRY_RUN) == 0
+    run = newest_entry(record)
+    os.utime(record.folder(run.id) / "design.json", (-1e6, -1e6))
+    record.delete(run.id)
+
+    assert cli.main(["runs", "rebuild"]) == 0
+
+    assert (newest_entry(record).id, newest_entry(record).created_s) == (run.id, 0)
+
+
 def test_an_active_run_is_neither_exported_nor_deleted(home: Callable[[str], Record]) -> None:
     record = home("here")
     entry, _ = record.submit(name="x", launcher="local", handle={}, digest="", processes=1, steps=1)
@@ -192,6 +205,7 @@ FILE, LINK, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE
         [(f"{FOLDER}/a", FILE, b"x"), ("20260101-000000-abce/a", FILE, b"x")],
         [(f"{FOLDER}/link", tarfile.LNKTYPE, b"missing")],
         [(".", tarfile.DIRTYPE, b"")],
+        [(f"{FOLDER}/{'a/' * 3000}x", FILE, b"x")],
     ],
 )
 def test_another_archive_is_refused_and_leaves_no_file(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,18 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs import Options, Record, Run, State, reconcile, silence_text
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import launchers, open_run, specify_run, ssh
+from meshwave.engine.runs.launchers import _host, launchers, open_run, specify_run, ssh
 from meshwave.engine.runs.launchers._base import Launcher
-from meshwave.engine.runs.launchers._host import LocalHost
-from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.launchers._host import CommandResult, LocalHost, SshHost
+from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._node_counts import NodeCounts, nodes_of_partition
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
+from meshwave.engine.runs.launchers.kubernetes import KubernetesLauncher, KubernetesOptions
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Clocks
+from meshwave.engine.runs.run import POLL_S
 from meshwave.engine.runs.run_folder import read_bundle, write_bundle
 from meshwave.engine.runs.target_check import (
     DeviceReport,
@@ -322,6 +327,34 @@ def test_a_run_stays_as_it_is_while_its_cluster_does_not_answer(member: JobLaunc
     assert re.fullmatch(r"no answer since \d\d:\d\d: .* is not installed .*", silence_text(run.entry))
 
 
+def test_a_job_that_could_not_start_its_processes_ends_with_the_reason_in_its_logs(
+    member: JobLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(member), "status", lambda *asked: JobStatus(Phase.ENDED))
+    monkeypatch.setattr(type(member), "pull", lambda *asked, everything: None)
+    run = enter(member, job={"id": "7"})
+    (run.folder / "node-0.log").write_text("node.sh: line 14: module: command not found\n")
+
+    member.poll(run)
+
+    assert run.state is State.LOST
+    assert (
+        "only 0 of 2 processes reported an exit status; from its logs: node.sh: line 14: module: command" in run.reason
+    )
+
+
+def test_a_run_whose_job_was_requeued_shows_why_it_waits(member: JobLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = [JobStatus(Phase.WAITING, "JobHeldAdmin"), JobStatus(Phase.RUNNING)]
+    monkeypatch.setattr(type(member), "status", lambda *asked: statuses.pop(0))
+    monkeypatch.setattr(type(member), "pull", lambda *asked, everything: None)
+    run = enter(member, State.RUNNING, job={"id": "7"})
+
+    member.poll(run)
+    assert (run.state, run.waiting_reason) == (State.RUNNING, "JobHeldAdmin")
+    member.poll(run)
+    assert (run.state, run.waiting_reason) == (State.RUNNING, "")
+
+
 def test_a_run_that_was_not_submitted_is_lost_once_its_owner_is_gone(member: JobLauncher) -> None:
     own, others = enter(member), enter(member, owner=GONE)
 
@@ -376,6 +409,135 @@ def test_processes_of_a_host_that_ignore_the_request_to_end_are_killed(
     assert (tmp_path / "status").read_text() == "137\n", "the status of a killed process"
 
 
+class OtherClock(LocalHost):
+    """A host that prints times in another time zone than this machine."""
+
+    def run_unchecked(self, command: Sequence[str]) -> CommandResult:
+        return super().run_unchecked(["env", "TZ=Pacific/Auckland", *command])
+
+
+@pytest.fixture
+def node(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SshLauncher, Run, Path]]:
+    """A launcher whose only host is this machine, with an active run of one process that waits, and its run folder."""
+    launcher = SshLauncher(record, SshOptions(hosts=("one",), root=str(tmp_path)), "boxes")
+    monkeypatch.setitem(vars(launcher), "hosts", [LocalHost()])
+    run = enter(launcher, State.RUNNING)
+    folder = tmp_path / run.id
+    folder.mkdir()
+    (folder / "node.sh").write_text("sleep 60\n")
+    record.set_handle(run.id, {"job": launcher.start(run.id, NodeLayout((1,), (0,)), str(folder))})
+    yield launcher, run, folder
+    launcher.end(run.id, run.entry.handle["job"])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts need Linux")
+def test_a_run_is_found_again_when_its_host_prints_another_time(
+    node: tuple[SshLauncher, Run, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, run, folder = node
+    job = run.entry.handle["job"]
+    monkeypatch.setitem(vars(launcher), "hosts", [OtherClock()])
+
+    assert launcher.status(run.id, job) == JobStatus(Phase.RUNNING)
+    launcher.end(run.id, job)
+    assert wait_until(lambda: (folder / "node-0.exit").exists() and (folder / "node-0.exit").read_text())
+    assert launcher.status(run.id, job) == JobStatus(Phase.ENDED)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts need Linux")
+def test_a_node_that_could_not_write_its_exit_status_on_a_full_disk_has_ended(
+    node: tuple[SshLauncher, Run, Path],
+) -> None:
+    launcher, run, folder = node
+    job = run.entry.handle["job"]
+    (folder / "node-0.exit").touch()
+    assert launcher.status(run.id, job) == JobStatus(Phase.RUNNING), "the leader is about to write its status"
+
+    os.killpg(int(job["nodes"][0]["pid"]), signal.SIGKILL)
+
+    assert wait_until(lambda: launcher.status(run.id, job).phase is Phase.ENDED)
+    assert "disk is full" in launcher.status(run.id, job).failure.message  # type: ignore[union-attr]
+
+
+class TalkativeHost(LocalHost):
+    """A host on which kubectl prints something else than the status of a job."""
+
+    def run(self, command: Sequence[str]) -> str:
+        return "error: the server has asked for the client to provide credentials"
+
+
+def test_a_run_stays_as_it_is_while_kubectl_prints_no_status(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KubernetesLauncher, "host", TalkativeHost())
+    options = KubernetesOptions.model_validate_json(json.dumps(EXAMPLES["kubernetes"]))
+    run = enter(KubernetesLauncher(record, options, "k8s"), State.RUNNING, job={"name": "meshwave-run"})
+
+    assert run.wait(timeout_s=POLL_S + 0.5) is State.RUNNING
+
+    assert "kubectl printed no status of meshwave-run" in silence_text(run.entry)
+
+
+class ForgetfulHost(LocalHost):
+    """A host whose connection is lost after the first command was executed."""
+
+    lost = 0
+
+    def run(self, command: Sequence[str]) -> str:
+        printed = super().run(command)
+        self.lost += 1
+        if self.lost == 1:
+            raise RunRefusal("host_unreachable", {"host": "one", "said": "Connection reset by peer"})
+        return printed
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts need Linux")
+def test_a_node_whose_start_was_not_confirmed_is_ended(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = SshLauncher(record, SshOptions(hosts=("one",), root=str(tmp_path)), "boxes")
+    monkeypatch.setitem(vars(launcher), "hosts", [ForgetfulHost()])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/node.sh").write_text("exec sleep 60\n")
+
+    with pytest.raises(RunRefusal, match="Connection reset by peer"):
+        launcher.start("run", NodeLayout((1,), (0,)), str(tmp_path / "run"))
+
+    pid, born = (tmp_path / "run/node-0.leader").read_text().rstrip("\n").split(" ", 1)
+    job = {"nodes": [{"pid": pid, "born": born}]}
+    assert wait_until(lambda: launcher.status("run", job).phase is Phase.ENDED)
+
+
+SLOW_SSH = """#!{python}
+import subprocess, sys, time
+given = sys.argv[1:]
+while given[0].startswith("-"):
+    given = given[2:]
+remote = subprocess.Popen(" ".join(given[1:]), shell=True, stdout=subprocess.PIPE)
+while data := remote.stdout.read1(1 << 16):
+    time.sleep(0.1)
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+sys.exit(remote.wait())
+"""
+"""Command ``ssh`` that runs commands on this machine, and receives their output slowly."""
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="files are copied by rsync")
+def test_a_copy_takes_as_long_as_data_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_host, "COMMAND_TIMEOUT_S", 1.0)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "ssh").write_text(SLOW_SSH.format(python=sys.executable))
+    (tmp_path / "ssh").chmod(0o755)
+    for name in ("remote", "local"):
+        (tmp_path / name).mkdir()
+    content = os.urandom(2_000_000)
+    (tmp_path / "remote/weights.safetensors").write_bytes(content)
+
+    SshHost("one").pull(str(tmp_path / "remote"), tmp_path / "local", everything=True)
+
+    assert [path.name for path in (tmp_path / "local").iterdir()] == ["weights.safetensors"]
+    assert (tmp_path / "local/weights.safetensors").read_bytes() == content
+
+
 class StandInHost(LocalHost):
     """A host that records the commands that it is asked to run, and may not respond."""
 
@@ -400,6 +562,24 @@ def test_a_cancelled_run_ends_on_all_hosts_that_respond(record: Record, monkeypa
         run.cancel()
 
     assert [command[0] for command in hosts[1].commands] == ["sh", "bash", "bash"]
+
+
+def test_a_deleted_run_is_removed_from_its_hosts(
+    record: Record, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(record.place))
+    hosts = [StandInHost(responds=True), StandInHost(responds=False)]
+    monkeypatch.setattr(SshLauncher, "hosts", hosts)
+    run = enter(SshLauncher(record, SshOptions(hosts=("one", "two"), root="/work"), "boxes"))
+    record.change_state(run.id, State.FAILED, "it failed")
+
+    assert cli.main(["runs", "delete", run.id]) == 1
+
+    assert [*hosts[0].commands, *hosts[1].commands] == 2 * [["rm", "-rf", "--", f"/work/{run.id}"]]
+    told = capsys.readouterr()
+    assert told.out == f"deleted {run.id}  run\n"
+    assert "is deleted here, but its folder may be left on its hosts: one cannot be reached by ssh" in told.err
+    assert record.entries() == []
 
 
 def test_a_host_that_does_not_respond_for_one_run_is_not_asked_for_the_others(
