@@ -23,7 +23,7 @@ def quantity(value: float, unit: str, digits: int = 3) -> str:
     scale, prefix = next(((s, p) for s, p in steps if size >= s * 0.9995), steps[-1] if size else (1.0, ""))
     text = f"{value / scale:.{digits}g}"
     if "e" in text:
-        text = f"{value / scale:.0f}"
+        text = f"{value / scale:.0f}" if size >= 1 or unit == "s" else f"{Decimal(text):f}"
     return f"{text} {prefix}{unit}".rstrip()
 
 

@@ -16,7 +16,8 @@ from tornado.web import HTTPError, RequestHandler
 from meshwave.engine.exports.pictures.palette import OPS
 
 YEAR_S = 365 * 24 * 3600
-_THEME, _NATIVE_IMPORT = "kit/theme.js", "kit/native_import.js"  # scripts in the HTML head, which are not modules
+_THEME, _ADDRESS, _NATIVE_IMPORT = "kit/theme.js", "kit/address.js", "kit/native_import.js"
+_HEAD_SCRIPTS = (_THEME, _ADDRESS, _NATIVE_IMPORT)  # which are not modules
 _WIDGETS = "widgets.js"  # the module that a page imports
 
 
@@ -114,17 +115,17 @@ _ASSETS: Final = {(_VERSION, name): content for name, content in _MODULES.items(
 _CONTENT_TYPES: Final = {".json": "application/json; charset=utf-8", ".woff2": "font/woff2"}
 
 _PRELOADED = "".join(
-    f'<link rel="modulepreload" href="{_module_url(name)}">'
-    for name in _MODULES
-    if name not in (_THEME, _NATIVE_IMPORT)
+    f'<link rel="modulepreload" href="{_module_url(name)}">' for name in _MODULES if name not in _HEAD_SCRIPTS
 )
 HEAD: Final = (
     f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}{_font_faces()}'
     f'<meta name="meshwave-languages" content="{escape(json.dumps(_locale_urls()))}">{{% endblock %}}'
     '{% block postamble %}<meta name="mw-signed-in-as" content="{{ signed_in_as | e }}">'
-    f"<script>{read_static(_THEME)}</script>{{% endblock %}}"
+    f"<script>{read_static(_THEME)}{read_static(_ADDRESS)}</script>{{% endblock %}}"
 )
-"""Template of a page: it preloads the modules and fonts, names the languages and the person, and sets the theme early."""
+"""Template of a page: it preloads the modules and fonts, names the languages and the person, and sets the theme early.
+Its link is replaced in the history of the tab.
+"""
 
 
 class Assets(RequestHandler):

@@ -155,8 +155,11 @@ def _format_rate(value: float, unit: str) -> str:
 
 
 def _capacity_text(numbers: Values, value: float) -> str:
-    held = numbers["peak_memory_bytes"]
-    return f"of {quantity(numbers['capacity_bytes'], 'B')}, mesh {numbers['meshes'][held.index(max(held))]}"
+    held, capacity = numbers["peak_memory_bytes"], quantity(numbers["capacity_bytes"], "B")
+    fullest = numbers["meshes"][held.index(max(held))]
+    if not numbers["fits"]:  # the tile shows "does not fit" before this text
+        return f"in {capacity}, mesh {fullest}"
+    return f"of {capacity}, mesh {fullest}"
 
 
 def _describe_exposed(numbers: Values, value: float) -> str:

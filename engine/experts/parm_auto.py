@@ -28,7 +28,7 @@ class ParmAuto(ExpertSchedule):
         raise TypeError("an automatic schedule has no steps; price it to resolve its choice")
 
     def choose(self, layer: Layer, costs: Costs) -> Choice:
-        """Choose S1 if its forward takes no longer than that of S2 (Parm's rule)."""
+        """Choose S1 if the messages of its forward take no longer than those of S2 (Parm's rule)."""
         problem = next(expert_schedules["parm-s1"]().problems(layer), None)
         if problem:
             return Choice("parm-s2", "parm_s2_only", {"code": problem.code, "params": dict(problem.params)})
@@ -69,9 +69,11 @@ def _describe_faster(
     assumption = (
         ". This assumes that no token is dropped; otherwise S1 and S2 would drop different tokens" if may_drop else ""
     )
+    other = "S2" if schedule == "S1" else "S1"
     return (
-        f"{schedule} is faster ({quantity(seconds, 's')} against {quantity(other_s, 's')} for a forward): D (slots) is "
-        f"{ratio:.3g} times X (tokens), and {_REASONS[schedule, several_nodes]}{assumption}"
+        f"{schedule} is faster (its messages take {quantity(seconds, 's')} in a forward, those of {other} "
+        f"{quantity(other_s, 's')}): D (slots) is {ratio:.3g} times X (tokens), and "
+        f"{_REASONS[schedule, several_nodes]}{assumption}"
     )
 
 

@@ -132,7 +132,23 @@ def format_quantity(prediction: Prediction, name: str, value: Any) -> str:
     return format_number(value)
 
 
+_TITLES = {
+    "makespan_s": "Step time",
+    "fits": "Fits in memory",
+    "mfu": "MFU",
+    "peak_inflight": "Peak activations in flight",
+    "mean_busy_s": "Mean busy time",
+    "sequences": "Sequences per step",
+}
+"""Titles of numbers whose key does not read as a title."""
+_PLACE = re.compile(r"(?:meshes\[(?P<mesh>\d+)\]\.axes\.)?(?P<name>.+?)(?:\[(?P<rank>\d+)\])?")
+
+
 def number_title(name: str) -> str:
-    """Return the title of a number, such as "Peak memory" for ``peak_memory_bytes``."""
-    words = re.sub(r"_(s|bytes)(?=\[|$)", "", name).replace("_", " ").replace(".", " ")
-    return "Step time" if name == "makespan_s" else words[:1].upper() + words[1:]
+    """Return the title of a number, such as "Peak memory" for ``peak_memory_bytes``, or "tp of rank 0"."""
+    place = _PLACE.fullmatch(name)
+    assert place is not None
+    key, rank = place["name"], place["mesh"] or place["rank"]
+    words = re.sub(r"_(s|bytes)$", "", key).replace("_", " ").replace(".", " ")
+    title = words if place["mesh"] else _TITLES.get(key, words[:1].upper() + words[1:])
+    return f"{title} of rank {rank}" if rank else title

@@ -46,7 +46,7 @@ _REMEDIES = {
     "sgd": "sgd",
     "smaller_micro_batch": "a smaller micro_batch_size",
     "1f1b": "1f1b instead of gpipe",
-    "recompute": "recompute full",
+    "recompute": "recomputation of all stages",
 }
 
 

@@ -121,8 +121,9 @@ export class Meshes {
     const { model, root } = this.cluster;
     const nameWidth = 7 * mesh.name.length;
     const [left, top] = [box.x, box.y].map((start) => (start < -8 ? 3 - start : 3)); // a label stays on the board
-    const style = { "max-width": `${box.width - left - 3}px`, ...(left > 3 && { left: `${left}px` }) };
     const hasName = box.width > 26 + nameWidth && box.height > 15;
+    const widths = { "max-width": `${box.width - left - 3}px`, "min-width": this.coveredWidth(nameWidth, box) };
+    const style = { ...widths, ...(left > 3 && { left: `${left}px` }) };
     const kinds = [
       hasName && "mw-named",
       this.isCrowded(mesh, box) && "mw-crowded",
@@ -143,6 +144,18 @@ export class Meshes {
     if (mesh.devices.length > 1 && box.width > needed && root.dataset.density === "full")
       label.append(axesChip(this.cluster, mesh, rank));
     return label;
+  }
+
+  /**
+   * The least width of a label on small tiles: up to the end of the last tile that it covers, so that no number of a
+   * device is half hidden.
+   * @param {number} nameWidth @param {Box} box
+   */
+  coveredWidth(nameWidth, box) {
+    const { layout, root } = this.cluster;
+    if (root.dataset.density !== "some" || box.width <= 26 + nameWidth) return "0";
+    const pitch = layout.tile.width + layout.gap;
+    return `${Math.min(Math.ceil((nameWidth + 21) / pitch) * pitch, box.width - 6)}px`;
   }
 
   /**

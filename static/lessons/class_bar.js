@@ -17,12 +17,17 @@ export const render = ({ model }) => new ClassBar(model).root;
 /** @extends {Widget<ClassBarModel>} */
 class ClassBar extends Widget {
   bar = h("div.mw-class-strip", { role: "region", "aria-label": "Workshop" });
-  cover = h("div.mw-class-cover", { role: "alert", hidden: "" }, h("p", {}, "The teacher paused the workshop."));
+  cover = h(
+    "dialog.mw-class-cover",
+    { role: "alertdialog", "aria-labelledby": "mw-class-paused", tabindex: -1 },
+    h("p", { id: "mw-class-paused" }, "The teacher paused the workshop."),
+  );
   refusal = h("span.mw-class-refused", { role: "alert" });
   live = h("div.mw-sr", { role: "status", "aria-live": "polite", translate: "no" });
 
   opener = button("Challenges");
-  size = new ResizeObserver(() => this.reserveSpace());
+  leaving = new AbortController(); // removes the listener outside the page
+  size = new ResizeObserver(() => this.resize()); // called when the bar is added to the page too
 
   /** @param {ClassBarModel} model */
   constructor(model) {
@@ -31,23 +36,42 @@ class ClassBar extends Widget {
     this.list.classList.add("mw-class-list");
     this.root = h("div.mw-canvas.mw-shell.mw-class", {}, this.bar, this.list, this.cover, this.live);
     this.size.observe(this.bar);
+    this.cover.addEventListener("cancel", (event) => event.preventDefault());
+    window.addEventListener("keydown", (event) => this.hold(event), { capture: true, signal: this.leaving.signal });
     model.on(PARAMETERS, () => this.draw());
     this.draw();
   }
 
   remove() {
     this.size.disconnect();
+    this.leaving.abort();
+  }
+
+  /** During a pause, cover the page with its dialogs and panels, in the top layer. */
+  pause() {
+    const { paused } = this.model;
+    if (paused === this.cover.open || !this.root.isConnected) return;
+    if (paused) this.cover.showModal();
+    else this.cover.close();
+  }
+
+  /** Keep keys from the page during a pause. @param {KeyboardEvent} event */
+  hold(event) {
+    if (!this.cover.open) return;
+    event.stopImmediatePropagation();
+    if (event.key === "Escape") event.preventDefault();
   }
 
   /** Let panes that the bar covers end above it. */
-  reserveSpace() {
+  resize() {
+    this.pause();
     document.documentElement.style.setProperty("--mw-class-height", `${this.bar.offsetHeight + 18}px`);
   }
 
   draw() {
-    const { name_shown: name, message, class_step: step, paused, challenges } = this.model;
+    const { name_shown: name, message, class_step: step, challenges } = this.model;
     keepNames([step, ...challenges.map(({ title }) => title)]);
-    this.cover.hidden = !paused;
+    this.pause();
     this.live.textContent = message;
     if (!name) {
       this.bar.replaceChildren("The teacher removed you from the workshop. ", h("a", { href: "join" }, "Join again"));

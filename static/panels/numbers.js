@@ -9,7 +9,7 @@ import { keepNames } from "../kit/language.js";
 import { Tips, tool } from "../kit/shell.js";
 import { Widget, plainData } from "../kit/widget.js";
 
-const LONG_NOTE = 28; // characters from which on a note makes its tile wider
+const LONG_NOTE = 26; // characters from which on a note makes its tile wider
 const NO_CHANGE = { spoken: "", arrow: "", verdict: "", text: "" };
 
 /** @param {{model: NumbersModel}} args */
@@ -58,7 +58,7 @@ class Numbers extends Widget {
     part.name.textContent = label;
     part.value.replaceChildren(amount, h("span.mw-value-unit", {}, ` ${unit.join(" ")}`));
     part.value.toggleAttribute("data-none", value === "–");
-    part.tile.toggleAttribute("data-long", small.length > LONG_NOTE);
+    part.tile.toggleAttribute("data-long", `${wrong} ${small}`.trim().length > LONG_NOTE);
     part.small.replaceChildren(wrong ? h("span.mw-wrong", {}, `${wrong} `) : "", small);
     part.change.replaceChildren(text && icon(arrow), text);
     part.verdict.textContent = verdict;

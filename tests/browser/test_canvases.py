@@ -401,6 +401,30 @@ def test_256_devices_and_512_stages_stay_inside_their_boxes(page: Page, draw: Ca
         assert max(edge[3] for edge in edges) <= box["y"] + box["height"] + 1
 
 
+CUT_NUMBERS = """board => {
+    const box = (node) => {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        return range.getBoundingClientRect();
+    };
+    const labels = [...board.querySelectorAll(".mw-mesh-label")].map((each) => each.getBoundingClientRect());
+    const isCut = (number, label) =>
+        number.top < label.bottom && number.bottom > label.top &&
+        number.left < label.right && number.right > label.right;
+    return [...board.querySelectorAll(".mw-number-of")]
+        .filter((each) => labels.some((label) => isCut(box(each), label)))
+        .map((each) => each.textContent);
+}"""
+"""The numbers of devices of which a label hides a part only."""
+
+
+def test_the_label_of_a_mesh_hides_no_part_of_a_number_only(page: Page, draw: Callable[..., Session]) -> None:
+    draw(document(16, 10, [list(range(20 * rank, 20 * rank + 20)) for rank in range(8)]))
+
+    expect(page.locator('.mw-cluster[data-density="some"] .mw-mesh-label.mw-named')).to_have_count(8)
+    assert page.locator(".mw-board").evaluate(CUT_NUMBERS) == []
+
+
 # differences from the pinned design
 
 

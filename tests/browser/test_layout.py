@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,14 @@ def test_the_reason_why_memory_does_not_fit_is_above_its_bar(whole_page: Callabl
         assert name and reason and track and whole
         assert whole["y"] <= name["y"]
         assert reason["y"] + reason["height"] <= track["y"] + 1
+
+
+def test_the_reason_why_a_launch_is_not_possible_has_room_on_a_narrow_page(page: Page) -> None:
+    for width in (720, 820, 1090):
+        resize(page, width)
+        assert size(page.locator(".mw-launchbar-words"))[0] >= 150, width
+        for name in (re.compile("^Launch "), "Dry run", "Use this cluster"):
+            expect_inside(page, page.get_by_role("button", name=name))
 
 
 def test_the_name_of_a_pinned_design_leaves_room_for_the_end_of_the_comparison(page: Page) -> None:

@@ -102,6 +102,17 @@ def test_published_runs_show_published_and_predicted_step_time(start: Page) -> N
     expect(start.get_by_text(compared).first).to_be_visible()
 
 
+def test_back_leaves_the_designer_at_once(start: Page) -> None:
+    entries = start.evaluate("history.length")
+    with on_designer(start):
+        start.get_by_role("region", name="Examples").locator('a[href="./?example=04-chimera"]').click()
+    start.wait_for_url("**/?example=04-chimera&draft=*")
+
+    assert start.evaluate("history.length") == entries + 1
+    start.go_back()
+    expect(start.get_by_role("heading", name="Examples")).to_be_visible()
+
+
 def test_examples_have_pictures_and_open_as_new_designs(start: Page, studio: Studio, link: str) -> None:
     mine = studio.library.add(FIRST.model_copy(update={"name": "mine"}))
     chimera = start.get_by_role("region", name="Examples").locator('a[href="./?example=04-chimera"]')

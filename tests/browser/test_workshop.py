@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.browser.gestures import focused
 from tests.browser.test_accessibility import broken_rules, needs_axe
 from tests.conftest import IDLE, free_port, new_context
 
@@ -120,10 +121,20 @@ def test_a_workshop_from_joining_to_its_results(
     expect(page.locator(".mw-lesson-body h2")).to_be_visible()
     expect(page.get_by_role("button", name="Go to the class step")).to_be_hidden()
     expect(board.get_by_role("row", name=re.compile("Ada"))).to_contain_text("ubbles")
+    page.get_by_role("button", name="Gallery").click()
+    gallery = page.locator("dialog", has_text="Schedule gallery")
+    expect(gallery).to_be_visible()
     board.get_by_role("button", name="Pause all").click()
     expect(page.get_by_text("The teacher paused the workshop.")).to_be_visible()
+    assert focused(page, "at.textContent") == "The teacher paused the workshop."
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("The teacher paused the workshop.")).to_be_visible()
+    expect(gallery).to_be_visible()
     board.get_by_role("button", name="Continue").click()
     expect(page.get_by_text("The teacher paused the workshop.")).to_be_hidden()
+    page.keyboard.press("Escape")
+    expect(gallery).to_be_hidden()
 
     bar, chart = learner_strip(page).bounding_box(), page.locator(".mw-timeline-stage").first.bounding_box()
     assert bar and chart and chart["y"] + chart["height"] <= bar["y"]

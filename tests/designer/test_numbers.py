@@ -94,6 +94,7 @@ def test_memory_that_does_not_fit_is_marked(seconds: Design) -> None:
     shown = tile("memory", session.prediction)
 
     assert (shown["bar"], shown["wrong"]) == (1.0, "does not fit")
+    assert shown["small"].startswith("in 1 GB, mesh ")
 
 
 def test_a_change_is_better_or_worse_depending_on_the_figure(seconds: Design) -> None:

@@ -36,6 +36,7 @@ from meshwave.engine.units import format_number, percent, percent_change, quanti
         (12.0, "B", "12 B"),
         (0.5, "B", "0.5 B"),
         (0, "B", "0 B"),
+        (2.349e-5, "seq/s", "0.0000235 seq/s"),
         (48.0, "", "48"),
         (0.0, "", "0"),
     ],

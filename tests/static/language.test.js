@@ -77,11 +77,15 @@ test("the English text of a translation stays known while many other texts are t
   assert.equal(table.originals.get(translation), "Theme, size");
 });
 
-test("the alternatives in a message are translated with it", () => {
-  const german = new Dictionary(
-    JSON.parse(readFileSync(new URL("../../static/locale/de.json", import.meta.url), "utf8")),
-  );
-  assert.equal(german.translate("2 or 4"), "2 oder 4");
+const german = () =>
+  new Dictionary(JSON.parse(readFileSync(new URL("../../static/locale/de.json", import.meta.url), "utf8")));
+
+test("the alternatives in a message are translated with it", () =>
+  assert.equal(german().translate("2 or 4"), "2 oder 4"));
+
+test("a share that is too small for a digit is translated, alone and in a text", () => {
+  assert.equal(german().translate("under 0.1%"), "unter 0.1%");
+  assert.equal(german().translate("under 0.1% of the iteration"), "unter 0.1% der Iteration");
 });
 
 test("a message with clauses is translated as a whole after the name of its place", () => {

@@ -227,7 +227,7 @@ def test_an_automatic_schedule_reports_its_choice_and_the_reason() -> None:
     assert choice is not None
     assert choice == priced.choice
     assert name == choice.name == priced.name
-    assert choice.reason.startswith(f"S{name[-1]} is faster (")
+    assert choice.reason.startswith(f"S{name[-1]} is faster (its messages take ")
 
 
 def test_a_new_schedule_is_one_file() -> None:

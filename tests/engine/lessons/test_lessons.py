@@ -27,6 +27,7 @@ from meshwave.engine.lessons import (
 )
 from meshwave.engine.lessons.glossary import glossary
 from meshwave.engine.lessons.progress import LessonProgress, load_progress, save_progress
+from meshwave.engine.lessons.quantities import number_title
 from meshwave.engine.lessons.reading import LARGEST_TEXT_BYTES
 from meshwave.engine.lessons.walk import check_steps
 
@@ -86,6 +87,22 @@ def problems(folder: Path, text: str) -> list[str]:
     with pytest.raises(DesignError) as refused:
         read_lesson(write(folder, text))
     return [str(problem) for problem in refused.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("number", "title"),
+    [
+        ("makespan_s", "Step time"),
+        ("peak_memory_bytes", "Peak memory"),
+        ("peak_memory_bytes[0]", "Peak memory of rank 0"),
+        ("peak_inflight[3]", "Peak activations in flight of rank 3"),
+        ("meshes[0].axes.tp", "tp of rank 0"),
+        ("fits", "Fits in memory"),
+        ("mfu", "MFU"),
+    ],
+)
+def test_a_number_has_a_title_that_is_no_key_of_the_document(number: str, title: str) -> None:
+    assert number_title(number) == title
 
 
 def test_a_step_has_text_a_check_and_an_explanation(tmp_path: Path) -> None:

@@ -208,12 +208,12 @@ def test_replicas_with_unequal_shares_of_a_microbatch_give_a_warning() -> None:
     [
         (
             {"pipeline": {"schedule": "gpipe", "microbatches": 64}},
-            "use 1f1b instead of gpipe, recompute full or more meshes",
+            "use 1f1b instead of gpipe, recomputation of all stages or more meshes",
         ),
-        ({"pipeline": {"schedule": "hanayo", "microbatches": 64}}, "use recompute full or more meshes"),
+        ({"pipeline": {"schedule": "hanayo", "microbatches": 64}}, "use recomputation of all stages or more meshes"),
         (
             {"pipeline": {"schedule": "hanayo", "microbatches": 64}, "training": {"micro_batch_size": 2}},
-            "use a smaller micro_batch_size, recompute full or more meshes",
+            "use a smaller micro_batch_size, recomputation of all stages or more meshes",
         ),
     ],
 )
