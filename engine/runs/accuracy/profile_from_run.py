@@ -13,6 +13,7 @@ from meshwave.engine.costs.boundary_transfers import is_direct
 from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.costs.distinct_actions import distinct_kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
+from meshwave.engine.costs.gradient_buckets import bucket_sizes
 from meshwave.engine.costs.line_fits import fit_line
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.costs.profile import ActionTime, LinkLine, Machine, Pair, Profile
@@ -101,6 +102,7 @@ def _roofline_seconds(prediction: Prediction, profile: Profile) -> Floats:
     priced = prediction.design.model_copy(update={"cost": roofline})
     program, layers = prediction.program, prediction.costs.layers
     distinct, held = distinct_kinds(program), device_sizes(priced, program, layers)
+    held = held._replace(buckets=bucket_sizes(priced, layers, held))
     return roofline.seconds(measured_design(priced, profile), program, distinct, layers, held)[distinct.of_row]
 
 

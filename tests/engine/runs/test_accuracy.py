@@ -320,6 +320,28 @@ def test_measurements_of_a_run_become_the_costs_of_its_design(
         assert again.by_kind[op].error == pytest.approx(0, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dp": 2},
+        {"dp": 2, "training": {"gradient_buckets": 2}},
+    ],
+)
+def test_a_profile_of_a_run_reproduces_its_step_time(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    prediction = predict(draw(**{"pp": 2, "model": model(4), "cost": APART, **changes}))
+    times = np.ones(16)
+    times[[Op.F, Op.B, Op.I, Op.W]] = 2.0, 3.0, 4.0, 5.0
+    found = compare_with(tmp_path, prediction, times[prediction.program.op] * prediction.costs.seconds)
+
+    store_profile(run_profile(found), "run-1.json")
+    calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
+
+    assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
+
+
 def test_limits_of_a_prediction_are_stated_with_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     store_profile(example_profile(), "known.json")
