@@ -15,9 +15,11 @@ from meshwave.engine.costs.distinct_actions import distinct_kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
 from meshwave.engine.costs.gradient_buckets import bucket_sizes
 from meshwave.engine.costs.line_fits import fit_line
+from meshwave.engine.costs.microbatch_prices import microbatch_scale
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.costs.profile import ActionTime, LinkLine, Machine, Pair, Profile
 from meshwave.engine.costs.profile_prices import measured_design
+from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -99,11 +101,16 @@ def _profile_key(prediction: Prediction, row: int) -> tuple[Any, ...]:
 def _roofline_seconds(prediction: Prediction, profile: Profile) -> Floats:
     """Return the roofline seconds of each action on the links of the profile, ``[rows]``."""
     roofline = RooflineCost()
-    priced = prediction.design.model_copy(update={"cost": roofline})
+    priced = measured_design(prediction.design.model_copy(update={"cost": roofline}), profile)
     program, layers = prediction.program, prediction.costs.layers
     distinct, held = distinct_kinds(program), device_sizes(priced, program, layers)
     held = held._replace(buckets=bucket_sizes(priced, layers, held))
-    return roofline.seconds(measured_design(priced, profile), program, distinct, layers, held)[distinct.of_row]
+
+    def price(other: Design) -> Floats:
+        return roofline.seconds(other, program, distinct, layers, held)
+
+    alone = price(priced)
+    return alone[distinct.of_row] * microbatch_scale(priced, program, alone, price)
 
 
 def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
