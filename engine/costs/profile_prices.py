@@ -101,7 +101,16 @@ class MeasuredPrices(MeshPrices):
         like = ActionTime(
             op="F", layers=layers, experts=experts, first=first, last=last, tp=self._tp, seconds=1.0, roofline_s=1.0
         )
-        return _scale_seconds(found, lambda op: self._slowness.of(like.model_copy(update={"op": op})))
+
+        def slowness(op: OpName, *, recomputed: bool = False) -> float:
+            return self._slowness.of(like.model_copy(update={"op": op, "recomputed": recomputed}))
+
+        again = found.again * slowness("F")  # unless the run shows what a second forward adds to a backward
+        if self._slowness.recomputes:
+            op: OpName = "B" if "B" in self._slowness.ops else "I"
+            part = found.backward if op == "B" else found.input_gradient
+            again = max(0.0, (found.again + part) * slowness(op, recomputed=True) - part * slowness(op))
+        return _scale_seconds(found, slowness)._replace(again=again)
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of operators without the constant cost of a block."""
@@ -231,6 +240,7 @@ class Slowness:
             found[each.model_copy(update={"seconds": 1.0, "roofline_s": 1.0})].append(each.seconds / each.roofline_s)
         self._of = {kind: median(ratios) for kind, ratios in found.items()}
         self.ops = {kind.op for kind in self._of}
+        self.recomputes = any(kind.recomputed for kind in self._of)
         self.of = cache(self._ratio_of_nearest)  # most stages of a pipeline are equal
 
     def _ratio_of_nearest(self, like: ActionTime) -> float:
@@ -250,7 +260,12 @@ def action_distance(one: ActionTime, other: ActionTime) -> float:
     ends = (one.first != other.first) + (one.last != other.last)
     kinds = (one.experts > 0) != (other.experts > 0)
     sizes = ((one.layers, other.layers), (one.experts, other.experts), (one.tp, other.tp))
-    return 8.0 * ends + 4.0 * kinds + sum(abs(log((mine + 1) / (theirs + 1))) for mine, theirs in sizes)
+    return (
+        8.0 * ends
+        + 4.0 * kinds
+        + 2.0 * (one.recomputed != other.recomputed)
+        + sum(abs(log((mine + 1) / (theirs + 1))) for mine, theirs in sizes)
+    )
 
 
 def _scale_seconds(seconds: Seconds, slowness: Callable[[OpName], float]) -> Seconds:
@@ -262,7 +277,7 @@ def _scale_seconds(seconds: Seconds, slowness: Callable[[OpName], float]) -> Sec
         first,
         second,
         first + second - whole,
-        seconds.again * slowness("F"),
+        seconds.again,
         seconds.forward_waits * slowness("F"),
         seconds.input_waits * slowness("I"),
         seconds.input_waits * slowness("I") - seconds.backward_waits * slowness("B"),

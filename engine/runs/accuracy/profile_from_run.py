@@ -74,7 +74,7 @@ def run_profile(comparison: Comparison, run: str = "") -> Profile:
     return bare.model_copy(update={"actions": tuple(actions)})
 
 
-_KEY = ("op", "layers", "experts", "first", "last", "tp")
+_KEY = ("op", "layers", "experts", "first", "last", "recomputed", "tp")
 
 
 def _timed_rows(program: Program) -> Bools:
@@ -94,6 +94,7 @@ def _profile_key(prediction: Prediction, row: int) -> tuple[Any, ...]:
         sum(experts[each] for each in stages),
         0 in stages,
         program.stages - 1 in stages,
+        op in (Op.B, Op.I) and design.pipeline.recomputes(stage),
         design.meshes[rank].tp,
     )
 

@@ -326,6 +326,9 @@ def test_measurements_of_a_run_become_the_costs_of_its_design(
         {"dp": 2},
         {"dp": 2, "training": {"gradient_buckets": 2}},
         {"training": {"document_end": 5, "document_lengths": [1, 4, 12, 6], "pad_documents": True, "data": "text.txt"}},
+        {"pipeline": {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}},
+        {"pipeline": {"schedule": "1f1b", "microbatches": 4, "recompute": [1]}},
+        {"pipeline": {"schedule": "zb-h1", "microbatches": 4, "recompute": "full"}},
     ],
 )
 def test_a_profile_of_a_run_reproduces_its_step_time(
