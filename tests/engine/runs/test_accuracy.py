@@ -30,6 +30,8 @@ from tests.engine.runs.recorded import record, record_inside
 
 APART = {"kind": "roofline", "transfer_model": "latency"}
 """Messages that do not share links, so that a recording shows the time of each message itself."""
+SLOW_HOST = draw(pp=2).cluster.model_dump(mode="json")
+SLOW_HOST["device"]["host_bandwidth"] = 1e7
 HANAYO = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
 
 
@@ -326,6 +328,7 @@ def test_measurements_of_a_run_become_the_costs_of_its_design(
         {"dp": 2},
         {"dp": 2, "training": {"gradient_buckets": 2}},
         {"training": {"document_end": 5, "document_lengths": [1, 4, 12, 6], "pad_documents": True, "data": "text.txt"}},
+        {"training": {"activation_offload": 1.0}, "cluster": SLOW_HOST},
         {"pipeline": {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}},
         {"pipeline": {"schedule": "1f1b", "microbatches": 4, "recompute": [1]}},
         {"pipeline": {"schedule": "zb-h1", "microbatches": 4, "recompute": "full"}},
