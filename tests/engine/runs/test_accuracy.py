@@ -322,6 +322,25 @@ def test_measurements_of_a_run_become_the_costs_of_its_design(
         assert again.by_kind[op].error == pytest.approx(0, abs=0.05)
 
 
+@pytest.mark.parametrize("schedule", ["hanayo", "dualpipe-v"])
+@pytest.mark.parametrize("axes", [{"dp": 2, "tp": 1}, {"dp": 1, "tp": 2}], ids=str)
+def test_delays_of_shared_links_are_part_of_what_was_predicted(
+    schedule: str, axes: dict[str, int], tmp_path: Path
+) -> None:
+    link = {"latency_s": 1e-5, "bandwidth": 1e7}
+    cluster = {**draw(pp=2, dp=2).cluster.model_dump(mode="json"), "intra_node": link}
+    meshes = [{"name": f"M{rank}", "devices": [2 * rank, 2 * rank + 1], "axes": axes} for rank in range(2)]
+    pipeline = {"schedule": schedule, "microbatches": 4}
+    prediction = predict(draw(pp=2, dp=2, cluster=cluster, meshes=meshes, model=model(4), pipeline=pipeline))
+    assert (prediction.simulated_seconds > 1.1 * prediction.costs.seconds).any()
+
+    found = compare_with(tmp_path, prediction, prediction.costs.seconds)
+
+    compared = [*found.by_kind.values(), *found.by_mesh.values(), *found.by_link.values()]
+    assert [each.error for each in compared if each.predicted_s] == pytest.approx([0] * len(compared), abs=1e-3)
+    assert not found.error_parts()
+
+
 @pytest.mark.parametrize(
     "changes",
     [
