@@ -54,10 +54,10 @@ def run_profile(comparison: Comparison, run: str = "") -> Profile:
     by_key: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for row in np.flatnonzero(_timed_rows(program) & (roofline > 0)).tolist():
         by_key[_profile_key(prediction, row)].append(row)
-    measured_design, predicted = comparison.rows.seconds, roofline.copy()
+    measured, predicted = _seconds_alone(comparison), roofline.copy()
     found = {}
     for key, rows in by_key.items():
-        ratio = float(np.median(measured_design[rows] / roofline[rows]))
+        ratio = float(np.median(measured[rows] / roofline[rows]))
         if ratio > 0:
             found[key] = float(np.median(roofline[rows]))
             predicted[rows] = ratio * roofline[rows]
@@ -119,8 +119,7 @@ def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    simulated = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
-    alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / simulated, 1.0)  # without predicted link sharing
+    alone = _seconds_alone(comparison)
     for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
         ends = int(program.rank[row]), int(program.peer[row])
         if is_direct(design, *ends):
@@ -137,6 +136,13 @@ def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
             ((size, took),) = points
             alpha = min(drawn.latency_s, took)
             yield LinkLine(pair=pair, alpha_s=alpha, beta_s_per_byte=(took - alpha) / size, r2=1.0, samples=points)
+
+
+def _seconds_alone(comparison: Comparison) -> Floats:
+    """Return the measured durations without the predicted delays of shared links, ``[rows]`` in seconds."""
+    costs = comparison.prediction.costs.seconds
+    simulated = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
+    return comparison.rows.seconds * np.where(costs > 0, costs / simulated, 1.0)
 
 
 def _step_time_factor(comparison: Comparison, seconds: Floats, rows: Bools) -> float:

@@ -322,16 +322,21 @@ def test_measurements_of_a_run_become_the_costs_of_its_design(
         assert again.by_kind[op].error == pytest.approx(0, abs=0.05)
 
 
+def draw_slow_links(schedule: str, axes: dict[str, int]) -> Design:
+    """Return a design whose messages and collectives delay each other."""
+    link = {"latency_s": 1e-5, "bandwidth": 1e7}
+    cluster = {**draw(pp=2, dp=2).cluster.model_dump(mode="json"), "intra_node": link}
+    meshes = [{"name": f"M{rank}", "devices": [2 * rank, 2 * rank + 1], "axes": axes} for rank in range(2)]
+    pipeline = {"schedule": schedule, "microbatches": 4}
+    return draw(pp=2, dp=2, cluster=cluster, meshes=meshes, model=model(4), pipeline=pipeline)
+
+
 @pytest.mark.parametrize("schedule", ["hanayo", "dualpipe-v"])
 @pytest.mark.parametrize("axes", [{"dp": 2, "tp": 1}, {"dp": 1, "tp": 2}], ids=str)
 def test_delays_of_shared_links_are_part_of_what_was_predicted(
     schedule: str, axes: dict[str, int], tmp_path: Path
 ) -> None:
-    link = {"latency_s": 1e-5, "bandwidth": 1e7}
-    cluster = {**draw(pp=2, dp=2).cluster.model_dump(mode="json"), "intra_node": link}
-    meshes = [{"name": f"M{rank}", "devices": [2 * rank, 2 * rank + 1], "axes": axes} for rank in range(2)]
-    pipeline = {"schedule": schedule, "microbatches": 4}
-    prediction = predict(draw(pp=2, dp=2, cluster=cluster, meshes=meshes, model=model(4), pipeline=pipeline))
+    prediction = predict(draw_slow_links(schedule, axes))
     assert (prediction.simulated_seconds > 1.1 * prediction.costs.seconds).any()
 
     found = compare_with(tmp_path, prediction, prediction.costs.seconds)
@@ -365,6 +370,21 @@ def test_a_profile_of_a_run_reproduces_its_step_time(
     store_profile(run_profile(found), "run-1.json")
     calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
 
+    assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("axes", [{"dp": 2, "tp": 1}, {"dp": 1, "tp": 2}], ids=str)
+def test_a_profile_of_a_run_does_not_contain_the_delays_of_shared_links(
+    axes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    prediction = predict(draw_slow_links("hanayo", axes))
+    found = compare_with(tmp_path, prediction, prediction.costs.seconds)
+
+    store_profile(run_profile(found), "run-1.json")
+    calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
+
+    assert calibrated.costs.seconds == pytest.approx(prediction.costs.seconds, rel=1e-3)
     assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
 
 
