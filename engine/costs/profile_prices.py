@@ -12,7 +12,8 @@ from math import log
 from statistics import median
 
 from meshwave.engine.costs.alpha_beta import CollectivePrice, collective_seconds
-from meshwave.engine.costs.expert_blocks import ExpertBlock, ExpertCounts, expert_blocks
+from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock, ExpertCounts, expert_blocks
+from meshwave.engine.costs.kernels import recomputed_share, recomputes_experts
 from meshwave.engine.costs.operators import Operator, Work, Workload
 from meshwave.engine.costs.profile import ActionTime, Block, BlockKind, OpName, Pair, Phase, Profile, Term, TimedPhase
 from meshwave.engine.costs.sharding import block_collectives
@@ -70,7 +71,11 @@ class MeasuredPrices(MeshPrices):
     def _expert_layer_seconds(self, block: ExpertBlock) -> Seconds:
         if "experts" not in self._lines:
             return super()._expert_layer_seconds(block)
-        return self._block_seconds("experts", block.operators) + _exchange_waits(block)
+        waits = _exchange_waits(block)
+        again = waits.forward if recomputes_experts(self._load.kernels.recomputes) else 0.0
+        return (
+            self._block_seconds("experts", block.operators) + waits + Seconds(input_gradient=again, input_waits=again)
+        )
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of the embedding for the first stage, and of head and loss for the last stage.
@@ -128,7 +133,25 @@ class MeasuredPrices(MeshPrices):
     def _fitted_price(self, line: Block, operators: Sequence[Operator], *, whole: bool) -> Seconds:
         ends = line.kind in ("embedding", "head")  # one constant of these fits covers both action and block
         once: dict[Term, float] = {"block": 1.0, "action": float(ends)} if whole else {}
-        return self._fitted_seconds(line, once, operators) + self._reduction_seconds(operators)
+        found = self._fitted_seconds(line, once, operators)
+        return found + self._reduction_seconds(operators) + self._recomputed_seconds(line, operators, found.again)
+
+    def _recomputed_seconds(self, line: Block, operators: Sequence[Operator], again: float) -> Seconds:
+        """Return the seconds in which a backward runs recomputed operators; ``again`` is the time to run all of them."""
+        part = self._load.kernels.recomputes
+        if part is None:
+            return Seconds()
+        forward = [line.fits["forward"].seconds(phase_work([each], "forward")) for each in operators]
+        shares = [
+            float(recomputes_experts(part)) if each.name == EXPERTS else recomputed_share(each, part)
+            for each in operators
+        ]
+        computed = sum(share * seconds for share, seconds in zip(shares, forward, strict=True))
+        waits = sum(
+            share * self._reduction_seconds([each]).forward for share, each in zip(shares, operators, strict=True)
+        )
+        computed = again * computed / sum(forward) if computed else 0.0
+        return Seconds(input_gradient=computed + waits, input_waits=waits)
 
     def _fitted_seconds(self, line: Block, once: Mapping[Term, float], operators: Sequence[Operator] = ()) -> Seconds:
         took = {phase: fit.seconds({**once, **phase_work(operators, phase)}) for phase, fit in line.fits.items()}
