@@ -93,6 +93,16 @@ class Costs:
         alone = self.simulate_without_sharing(program) if network is not None and seconds is None else None
         return simulate(program, given, self.transfer_model, meshes, network=network, alone=alone, lead=self.lead)
 
+    def scale_latencies(self, program: Program, factors: Floats) -> Costs:
+        """Return the costs with scaled latencies of messages and collectives, ``factors [rows]``, for scaled seconds.
+
+        Otherwise :meth:`simulate` counts longer seconds as more bytes, which messages on the same link wait for.
+        """
+        scales = ~program.is_compute & (factors != 1)
+        if self.network is None or not scales[self.network.flow_rows].any():
+            return self
+        return replace(self, network=self.network.scale_latencies(np.where(scales, factors, 1.0)))
+
     def simulate_without_sharing(self, program: Program) -> Timeline:
         """Simulate the priced program without link sharing; the result is cached."""
         known = self.__dict__.get("_alone")

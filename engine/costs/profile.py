@@ -276,6 +276,8 @@ class ActionTime(Part):
     """True if the stage has the embedding."""
     last: bool = False
     """True if the stage has head and loss."""
+    recomputed: bool = False
+    """True if the action includes a second forward of its stage."""
     tp: Ranks = 1
     seconds: Seconds
     """Median over steps, microbatches and processes in seconds, excluding warm-up steps."""

@@ -12,7 +12,8 @@ from math import log
 from statistics import median
 
 from meshwave.engine.costs.alpha_beta import CollectivePrice, collective_seconds
-from meshwave.engine.costs.expert_blocks import ExpertBlock, ExpertCounts, expert_blocks
+from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock, ExpertCounts, expert_blocks
+from meshwave.engine.costs.kernels import recomputed_share, recomputes_experts
 from meshwave.engine.costs.operators import Operator, Work, Workload
 from meshwave.engine.costs.profile import ActionTime, Block, BlockKind, OpName, Pair, Phase, Profile, Term, TimedPhase
 from meshwave.engine.costs.sharding import block_collectives
@@ -70,7 +71,11 @@ class MeasuredPrices(MeshPrices):
     def _expert_layer_seconds(self, block: ExpertBlock) -> Seconds:
         if "experts" not in self._lines:
             return super()._expert_layer_seconds(block)
-        return self._block_seconds("experts", block.operators) + _exchange_waits(block)
+        waits = _exchange_waits(block)
+        again = waits.forward if recomputes_experts(self._load.kernels.recomputes) else 0.0
+        return (
+            self._block_seconds("experts", block.operators) + waits + Seconds(input_gradient=again, input_waits=again)
+        )
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of the embedding for the first stage, and of head and loss for the last stage.
@@ -101,7 +106,16 @@ class MeasuredPrices(MeshPrices):
         like = ActionTime(
             op="F", layers=layers, experts=experts, first=first, last=last, tp=self._tp, seconds=1.0, roofline_s=1.0
         )
-        return _scale_seconds(found, lambda op: self._slowness.of(like.model_copy(update={"op": op})))
+
+        def slowness(op: OpName, *, recomputed: bool = False) -> float:
+            return self._slowness.of(like.model_copy(update={"op": op, "recomputed": recomputed}))
+
+        again = found.again * slowness("F")  # unless the run shows what a second forward adds to a backward
+        if self._slowness.recomputes:
+            op: OpName = "B" if "B" in self._slowness.ops else "I"
+            part = found.backward if op == "B" else found.input_gradient
+            again = max(0.0, (found.again + part) * slowness(op, recomputed=True) - part * slowness(op))
+        return _scale_seconds(found, slowness)._replace(again=again)
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of operators without the constant cost of a block."""
@@ -119,7 +133,25 @@ class MeasuredPrices(MeshPrices):
     def _fitted_price(self, line: Block, operators: Sequence[Operator], *, whole: bool) -> Seconds:
         ends = line.kind in ("embedding", "head")  # one constant of these fits covers both action and block
         once: dict[Term, float] = {"block": 1.0, "action": float(ends)} if whole else {}
-        return self._fitted_seconds(line, once, operators) + self._reduction_seconds(operators)
+        found = self._fitted_seconds(line, once, operators)
+        return found + self._reduction_seconds(operators) + self._recomputed_seconds(line, operators, found.again)
+
+    def _recomputed_seconds(self, line: Block, operators: Sequence[Operator], again: float) -> Seconds:
+        """Return the seconds in which a backward runs recomputed operators; ``again`` is the time to run all of them."""
+        part = self._load.kernels.recomputes
+        if part is None:
+            return Seconds()
+        forward = [line.fits["forward"].seconds(phase_work([each], "forward")) for each in operators]
+        shares = [
+            float(recomputes_experts(part)) if each.name == EXPERTS else recomputed_share(each, part)
+            for each in operators
+        ]
+        computed = sum(share * seconds for share, seconds in zip(shares, forward, strict=True))
+        waits = sum(
+            share * self._reduction_seconds([each]).forward for share, each in zip(shares, operators, strict=True)
+        )
+        computed = again * computed / sum(forward) if computed else 0.0
+        return Seconds(input_gradient=computed + waits, input_waits=waits)
 
     def _fitted_seconds(self, line: Block, once: Mapping[Term, float], operators: Sequence[Operator] = ()) -> Seconds:
         took = {phase: fit.seconds({**once, **phase_work(operators, phase)}) for phase, fit in line.fits.items()}
@@ -231,6 +263,7 @@ class Slowness:
             found[each.model_copy(update={"seconds": 1.0, "roofline_s": 1.0})].append(each.seconds / each.roofline_s)
         self._of = {kind: median(ratios) for kind, ratios in found.items()}
         self.ops = {kind.op for kind in self._of}
+        self.recomputes = any(kind.recomputed for kind in self._of)
         self.of = cache(self._ratio_of_nearest)  # most stages of a pipeline are equal
 
     def _ratio_of_nearest(self, like: ActionTime) -> float:
@@ -250,7 +283,12 @@ def action_distance(one: ActionTime, other: ActionTime) -> float:
     ends = (one.first != other.first) + (one.last != other.last)
     kinds = (one.experts > 0) != (other.experts > 0)
     sizes = ((one.layers, other.layers), (one.experts, other.experts), (one.tp, other.tp))
-    return 8.0 * ends + 4.0 * kinds + sum(abs(log((mine + 1) / (theirs + 1))) for mine, theirs in sizes)
+    return (
+        8.0 * ends
+        + 4.0 * kinds
+        + 2.0 * (one.recomputed != other.recomputed)
+        + sum(abs(log((mine + 1) / (theirs + 1))) for mine, theirs in sizes)
+    )
 
 
 def _scale_seconds(seconds: Seconds, slowness: Callable[[OpName], float]) -> Seconds:
@@ -262,7 +300,7 @@ def _scale_seconds(seconds: Seconds, slowness: Callable[[OpName], float]) -> Sec
         first,
         second,
         first + second - whole,
-        seconds.again * slowness("F"),
+        seconds.again,
         seconds.forward_waits * slowness("F"),
         seconds.input_waits * slowness("I"),
         seconds.input_waits * slowness("I") - seconds.backward_waits * slowness("B"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwave.engine.costs import estimate
+from meshwave.engine.costs import estimate, peak_memory
 from meshwave.engine.document import Design
 from meshwave.engine.lowering.communication import Communication
 from meshwave.engine.lowering.transfers import add_transfers, onward_message_units, stage_skips
@@ -41,10 +41,10 @@ def _find_prices(design: Design) -> Prices:
     always = np.sum([*costs.static_bytes.values(), costs.working_bytes], axis=0)
     communication = Communication.from_design(design)
 
-    def simulated_step_seconds(compute: Program) -> float:
+    def simulate_step(compute: Program) -> tuple[float, bool]:
         program = communication.add_to(compute)
         costs = estimate(design, program)
-        return costs.simulate(program).makespan
+        return costs.simulate(program).makespan, bool(peak_memory(program, costs).fits.all())
 
     return Prices(
         forward=tuple(costs.seconds[table.forward[:, 0]].tolist()),
@@ -56,7 +56,7 @@ def _find_prices(design: Design) -> Prices:
         room=tuple(np.maximum(costs.capacity_bytes - always, 0.0).tolist()),
         unit=costs.unit,
         design=design.model_copy(update={"name": ""}).to_json(),
-        judge=simulated_step_seconds,
+        judge=simulate_step,
     )
 
 

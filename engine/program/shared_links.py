@@ -107,6 +107,26 @@ class Network:
         )
         return found
 
+    def scale_latencies(self, factors: Floats) -> Network:
+        """Return the network with latencies that are ``factors`` times as long, ``[rows]``."""
+        rows = self.flow_rows
+        scales, place = np.unique(factors[rows], return_inverse=True)
+        pairs, number = np.unique(self.row_kind[rows].astype(np.int64) * len(scales) + place, return_inverse=True)
+        old, scale = np.divmod(pairs, len(scales))
+        row_kind = self.row_kind.copy()
+        row_kind[rows] = number
+        uses = [np.arange(self.use_ptr[kind], self.use_ptr[kind + 1]) for kind in old.tolist()]
+        return replace(
+            self,
+            latency_s=self.latency_s[old] * scales[scale],
+            rate=self.rate[old],
+            connection=self.connection[old],
+            use_ptr=np.cumsum([0, *map(len, uses)]),
+            use_port=self.use_port[np.concatenate(uses)],
+            use_weight=self.use_weight[np.concatenate(uses)],
+            row_kind=row_kind,
+        )
+
     @cached_property
     def coupled_network(self) -> Network:
         """Network with only those ports that can make flows wait for each other, without duplicates.

@@ -42,7 +42,8 @@ class Prices:
     room: tuple[float, ...]  # [ranks] bytes of a device that are available for both
     unit: str = "units"  # unit of all seconds
     design: str = ""  # digest of all other inputs that affect the time of a step
-    judge: Callable[[Program], float] | None = field(default=None, compare=False)  # returns the seconds of a whole step
+    judge: Callable[[Program], tuple[float, bool]] | None = field(default=None, compare=False)
+    """Function that returns the seconds of a whole step, and True if it fits into the memory of the devices."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ class Candidate(NamedTuple):
 
     name: str
     seconds: float  # duration of a whole step; infinite for a deadlock
-    fits: bool
+    fits: bool  # into the memory of the devices, and within the limit of the schedule
+    is_searched: bool  # True if the search counts it as fitting: it counts gradients and deferred inputs in full
 
 
 class Answer(NamedTuple):
@@ -178,8 +179,8 @@ def _format_seconds(seconds: float, unit: str) -> str:
     return quantity(seconds, unit) if unit == "s" else f"{seconds:.4g} {unit}"
 
 
-def _result_sort_key(candidate: Candidate) -> tuple[bool, float]:
-    return not candidate.fits, candidate.seconds
+def _result_sort_key(candidate: Candidate) -> tuple[bool, bool, float]:
+    return not candidate.fits, not (candidate.fits or candidate.is_searched), candidate.seconds
 
 
 _SearchKey = tuple[Pipe, tuple[int, ...], bool, float | None]
@@ -191,7 +192,7 @@ MAX_REMEMBERED = 8
 def _search_order(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
     """Simulate the named orders of a route, then search for other orders of the step itself, or of a shorter one."""
     shop = _make_shop(pipe, route, split, limit)
-    trials = _Trials(shop, pipe)
+    trials = _Trials(shop, pipe, limit)
     named = list(_named_schedules(pipe, route))
     for number, (name, schedule) in enumerate(named):
         report_progress(NAMED * number / len(named), f"simulating {name}")
@@ -199,7 +200,7 @@ def _search_order(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float 
     short = pipe if shop.tasks <= MAX_SEARCHED_TASKS else replace(pipe, microbatches=_short_step_microbatches(shop))
     part = replace(shop, microbatches=short.microbatches)
     found = _find_orders(
-        part, [(name, _program_orders(schedule.program(short))) for name, schedule in named if trials.fits(name)]
+        part, [(name, _program_orders(schedule.program(short))) for name, schedule in named if trials.is_searched(name)]
     )
     if short is pipe:
         for name, orders in found.orders:
@@ -236,9 +237,10 @@ NAMED, IMPROVING, LAST = 0.4, 0.7, 0.9
 class _Trials:
     """Candidates of a search, simulated as whole steps without duplicates, and the best of them."""
 
-    def __init__(self, shop: Shop, pipe: Pipe) -> None:
+    def __init__(self, shop: Shop, pipe: Pipe, limit: float | None) -> None:
         self.tried: list[Candidate] = []
         self._shop, self._judge = shop, pipe.prices.judge if pipe.prices else None
+        self._limited = None if limit is None else _limit_memory(shop, limit)
         self._seen: set[str] = set()
         self._best: tuple[Candidate, Program] | None = None
 
@@ -247,14 +249,19 @@ class _Trials:
         if program.digest in self._seen or (not proved and len(program.graph.stuck)):
             return
         self._seen.add(program.digest)
-        seconds = self._judge(program) if self._judge else _simulated_seconds(self._shop, _program_orders(program))
-        tried = Candidate(name, seconds, fits_memory(self._shop, program))
+        is_searched = fits_memory(self._shop, program)
+        if self._judge:
+            seconds, fits = self._judge(program)
+            fits = fits and (self._limited is None or fits_memory(self._limited, program))
+        else:
+            seconds, fits = _simulated_seconds(self._shop, _program_orders(program)), is_searched
+        tried = Candidate(name, seconds, fits, is_searched)
         self.tried.append(tried)
         if self._best is None or _result_sort_key(tried) < _result_sort_key(self._best[0]):
             self._best = tried, program
 
-    def fits(self, name: str) -> bool:
-        return any(each.fits for each in self.tried if each.name == name)
+    def is_searched(self, name: str) -> bool:
+        return any(each.is_searched for each in self.tried if each.name == name)
 
     @property
     def best(self) -> tuple[Candidate, Program]:
@@ -273,21 +280,25 @@ def _make_shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | N
     whole = tuple(i + w for i, w in zip(back, weight, strict=True))
     across = [a != b for a, b in zip(route, route[1:], strict=False)]
     most = tuple(map(max, prices.activation, prices.deferred)) if split else prices.activation
-    room = prices.room
-    if limit is not None:
-        own = [sum(size for size, r in zip(most, route, strict=True) if r == rank) for rank in range(pipe.ranks)]
-        room = tuple(min(free, limit * mine) for free, mine in zip(room, own, strict=True))
-    return ensure_minimum_memory(
-        Shop(
-            microbatches=pipe.microbatches,
-            rank=route,
-            seconds=(prices.forward, whole, back, weight),
-            hop=tuple(seconds * other for seconds, other in zip(prices.hop, across, strict=True)),
-            size=most,
-            room=room,
-            split=split,
-        )
+    shop = Shop(
+        microbatches=pipe.microbatches,
+        rank=route,
+        seconds=(prices.forward, whole, back, weight),
+        hop=tuple(seconds * other for seconds, other in zip(prices.hop, across, strict=True)),
+        size=most,
+        room=prices.room,
+        split=split,
     )
+    if limit is None:
+        return ensure_minimum_memory(shop)
+    limited = _limit_memory(shop, limit).room
+    return ensure_minimum_memory(replace(shop, room=tuple(map(min, zip(shop.room, limited, strict=True)))))
+
+
+def _limit_memory(shop: Shop, limit: float) -> Shop:
+    """Return the problem with memory for ``limit`` microbatches on every rank, at least for one."""
+    own = [sum(size for size, r in zip(shop.size, shop.rank, strict=True) if r == rank) for rank in range(shop.ranks)]
+    return ensure_minimum_memory(replace(shop, room=tuple(limit * mine for mine in own)))
 
 
 def _uniform_prices(pipe: Pipe, stages: int) -> Prices:

@@ -16,7 +16,7 @@ from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, Floats
 from meshwave.engine.costs.device_sizes import Sizes, device_workload, skip_joins_per_stage
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
-from meshwave.engine.costs.models.roofline import OperatorCost, RooflineCost
+from meshwave.engine.costs.models.roofline import OperatorCost, RooflineCost, offload_seconds
 from meshwave.engine.costs.operators import Operator
 from meshwave.engine.costs.profile import ActionTime, BlockKind, OpName, OptimizerLine, Profile
 from meshwave.engine.costs.profile_coverage import coverage_warnings
@@ -152,6 +152,8 @@ class CalibratedCost(OperatorCost):
                     stages = [int(kinds.stage[row])] if op == Op.REDUCE_GRAD else program.stages_of(rank)
                     like = _action_key(name, design, layers, stages, design.meshes[rank].tp)
                     seconds[row] *= slowness.of(like)
+        if slowness.ops and not profile.blocks and design.training.activation_offload:
+            _slow_offloads(seconds, design, kinds, layers, offload_seconds(design, held), slowness)
         return seconds
 
     def network(
@@ -189,6 +191,21 @@ class CalibratedCost(OperatorCost):
         return matrix_rate(self.load(), design.training.product_precision) or super().peak_flops(design)
 
 
+def _slow_offloads(
+    seconds: Floats, design: Design, kinds: Kinds, layers: Sequence[int], copies: Floats, slowness: Slowness
+) -> None:
+    """Lengthen computations to the copies of their activations, which are as slow as the same action of the run.
+
+    The ratios of a run are those of whole actions, whether computation or copies determine their duration.
+    """
+    names: dict[Op, OpName] = {Op.F: "F", Op.B: "B", Op.I: "I"}
+    for op, name in names.items():
+        for row in kinds.indices_of(op).tolist():
+            rank, stage = int(kinds.rank[row]), int(kinds.stage[row])
+            like = _action_key(name, design, layers, [stage], design.meshes[rank].tp)
+            seconds[row] = max(seconds[row], copies[stage] * slowness.of(like))
+
+
 def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
     """Return the key by which the most similar measured action of some stages is found."""
     experts = expert_layers_per_stage(design, layers)
@@ -198,6 +215,7 @@ def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Seque
         experts=sum(experts[stage] for stage in stages),
         first=0 in stages,
         last=len(layers) - 1 in stages,
+        recomputed=op in ("B", "I") and design.pipeline.recomputes(stages[0]),
         tp=tp,
         seconds=1.0,
         roofline_s=1.0,

@@ -75,8 +75,8 @@ def slow_timeline(prediction: Prediction, slowdown: Slowdown, seed: int = 0) -> 
 
 
 def _slow_timelines(prediction: Prediction, slowdown: Slowdown, samples: int, seed: int) -> Iterator[Timeline]:
-    program, costs = prediction.program, prediction.costs
-    factors = _slowdown_factors(prediction, slowdown)
+    program, factors = prediction.program, _slowdown_factors(prediction, slowdown)
+    costs = prediction.costs.scale_latencies(program, factors)
     chance = np.random.default_rng(seed)
     variation = np.sqrt(np.log1p(slowdown.jitter**2))
     for _ in range(samples if slowdown.jitter else 1):

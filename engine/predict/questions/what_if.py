@@ -71,8 +71,8 @@ class WhatIf:
 
 def changed_makespan(program: Program, costs: Costs, change: Change, faster: float = 0.1) -> float:
     """Return the makespan in seconds if the actions of ``change`` take the fraction ``faster`` less time."""
-    seconds = np.where(change.rows(program), costs.seconds * (1 - faster), costs.seconds)
-    return costs.simulate(program, seconds).makespan
+    factors = np.where(change.rows(program), 1 - faster, 1.0)
+    return costs.scale_latencies(program, factors).simulate(program, costs.seconds * factors).makespan
 
 
 def rank_changes(

@@ -38,7 +38,7 @@ def measured_durations(prediction: Prediction, recording: Recording) -> Measured
     all its inputs have arrived. A transfer starts at its SEND; outside dry runs it starts when its receiver is ready,
     if that is later. Its end is known if the receiver waited for it.
     """
-    program, predicted = prediction.program, prediction.costs.seconds
+    program, predicted = prediction.program, prediction.simulated_seconds
     timed = recording.timed_steps
     most = max(1, MOST_SPANS // max(len(program), 1))
     spans = recording.rows(timed[:: -(-len(timed) // most)])  # evenly spaced over a long run
@@ -163,7 +163,8 @@ def _transfer_seconds(
     """Return the duration of each SEND in seconds, and whether it is known, ``[sends]`` each.
 
     A known duration is the median of the steps in which the receiver waited. A transfer that no receiver waited for
-    gets the median of other transfers of its kind and link, or otherwise its prediction, limited by its upper bound.
+    deviates from its prediction by the median factor of other transfers of its kind and link, or otherwise not; it is
+    limited by its upper bound.
     """
     bound = until.min(axis=0)
     known = np.asarray(waited.any(axis=0))
@@ -174,8 +175,9 @@ def _transfer_seconds(
     link = 2 * link + (program.op[sends] == Op.SEND_F)
     for number in np.unique(link[known]).tolist():
         of_link = link == number
-        unseen = of_link & ~known
-        seconds[unseen] = np.minimum(np.median(seconds[of_link & known]), bound[unseen])
+        seen, unseen = of_link & known, of_link & ~known
+        scale = predicted[sends] if predicted[sends[of_link]].all() else np.ones(len(sends))  # queues make them unequal
+        seconds[unseen] = np.minimum(np.median(seconds[seen] / scale[seen]) * scale[unseen], bound[unseen])
     return seconds, known
 
 

@@ -271,7 +271,7 @@ class Comparison:
 
     @property
     def _predicted_seconds(self) -> Floats:
-        return self.prediction.costs.seconds
+        return self.prediction.simulated_seconds
 
     # ---- as JSON ----
 

@@ -13,10 +13,13 @@ from meshwave.engine.costs.boundary_transfers import is_direct
 from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.costs.distinct_actions import distinct_kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
+from meshwave.engine.costs.gradient_buckets import bucket_sizes
 from meshwave.engine.costs.line_fits import fit_line
+from meshwave.engine.costs.microbatch_prices import microbatch_scale
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.costs.profile import ActionTime, LinkLine, Machine, Pair, Profile
 from meshwave.engine.costs.profile_prices import measured_design
+from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -51,10 +54,10 @@ def run_profile(comparison: Comparison, run: str = "") -> Profile:
     by_key: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for row in np.flatnonzero(_timed_rows(program) & (roofline > 0)).tolist():
         by_key[_profile_key(prediction, row)].append(row)
-    measured_design, predicted = comparison.rows.seconds, roofline.copy()
+    measured, predicted = _seconds_alone(comparison), roofline.copy()
     found = {}
     for key, rows in by_key.items():
-        ratio = float(np.median(measured_design[rows] / roofline[rows]))
+        ratio = float(np.median(measured[rows] / roofline[rows]))
         if ratio > 0:
             found[key] = float(np.median(roofline[rows]))
             predicted[rows] = ratio * roofline[rows]
@@ -71,7 +74,7 @@ def run_profile(comparison: Comparison, run: str = "") -> Profile:
     return bare.model_copy(update={"actions": tuple(actions)})
 
 
-_KEY = ("op", "layers", "experts", "first", "last", "tp")
+_KEY = ("op", "layers", "experts", "first", "last", "recomputed", "tp")
 
 
 def _timed_rows(program: Program) -> Bools:
@@ -91,6 +94,7 @@ def _profile_key(prediction: Prediction, row: int) -> tuple[Any, ...]:
         sum(experts[each] for each in stages),
         0 in stages,
         program.stages - 1 in stages,
+        op in (Op.B, Op.I) and design.pipeline.recomputes(stage),
         design.meshes[rank].tp,
     )
 
@@ -98,10 +102,16 @@ def _profile_key(prediction: Prediction, row: int) -> tuple[Any, ...]:
 def _roofline_seconds(prediction: Prediction, profile: Profile) -> Floats:
     """Return the roofline seconds of each action on the links of the profile, ``[rows]``."""
     roofline = RooflineCost()
-    priced = prediction.design.model_copy(update={"cost": roofline})
+    priced = measured_design(prediction.design.model_copy(update={"cost": roofline}), profile)
     program, layers = prediction.program, prediction.costs.layers
     distinct, held = distinct_kinds(program), device_sizes(priced, program, layers)
-    return roofline.seconds(measured_design(priced, profile), program, distinct, layers, held)[distinct.of_row]
+    held = held._replace(buckets=bucket_sizes(priced, layers, held))
+
+    def price(other: Design) -> Floats:
+        return roofline.seconds(other, program, distinct, layers, held)
+
+    alone = price(priced)
+    return alone[distinct.of_row] * microbatch_scale(priced, program, alone, price)
 
 
 def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
@@ -109,8 +119,7 @@ def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    simulated = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
-    alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / simulated, 1.0)  # without predicted link sharing
+    alone = _seconds_alone(comparison)
     for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
         ends = int(program.rank[row]), int(program.peer[row])
         if is_direct(design, *ends):
@@ -127,6 +136,13 @@ def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
             ((size, took),) = points
             alpha = min(drawn.latency_s, took)
             yield LinkLine(pair=pair, alpha_s=alpha, beta_s_per_byte=(took - alpha) / size, r2=1.0, samples=points)
+
+
+def _seconds_alone(comparison: Comparison) -> Floats:
+    """Return the measured durations without the predicted delays of shared links, ``[rows]`` in seconds."""
+    costs = comparison.prediction.costs.seconds
+    simulated = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
+    return comparison.rows.seconds * np.where(costs > 0, costs / simulated, 1.0)
 
 
 def _step_time_factor(comparison: Comparison, seconds: Floats, rows: Bools) -> float:

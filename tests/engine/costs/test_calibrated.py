@@ -79,6 +79,19 @@ def test_a_full_backward_has_a_line_of_its_own(design: Make) -> None:
     assert seconds_of_action(program_costs(whole, profile), whole, Op.B, 1) == pytest.approx(sum(halves) + 8 * 3e-3)
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_recomputed_layers_take_the_measured_time_of_their_forward(design: Make, tp: int) -> None:
+    def backward_s(recompute: str) -> float:
+        made = calibrated_design(design, tp=tp, pipeline={"stages": [8] * 4, "recompute": recompute})
+        costs = program_costs(made, example_profile())
+        return seconds_of_action(costs, made, Op.B, 1) - (1e-4 if recompute == "full" else 0)  # another action
+
+    kept, attention, operators, layers, stage = map(backward_s, ("none", "attention", "operators", "layers", "full"))
+
+    assert kept < attention < operators < layers
+    assert layers == pytest.approx(stage)
+
+
 def test_messages_take_the_measured_time_of_their_link(design: Make) -> None:
     made = calibrated_design(design)
     costs, program = program_costs(made, example_profile()), lower(made)

@@ -182,7 +182,9 @@ def test_what_if_is_a_simulation_with_changed_costs(name: str) -> None:
 
     for answer in rank_changes(found.program, found.costs, path, faster=0.2):
         rows = answer.change.rows(found.program)
-        anew = replace(found.costs, seconds=np.where(rows, 0.8 * found.costs.seconds, found.costs.seconds))
+        factors = np.where(rows, 0.8, 1.0)
+        scaled = found.costs.scale_latencies(found.program, factors)
+        anew = replace(scaled, seconds=factors * found.costs.seconds)
         assert answer.makespan_s == pytest.approx(anew.simulate(found.program).makespan, rel=1e-12)
         assert answer.saved_s == pytest.approx(path.makespan_s - answer.makespan_s)
         free = simulate(found.program, found.costs.seconds)  # where links are shared, less of one leaves more to others

@@ -7,11 +7,12 @@ import json
 import pytest
 
 from meshwave.engine.cli import main as cli
-from meshwave.engine.document import load_design
+from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction, predict
-from meshwave.engine.predict.questions import Slowdown, slow_step
+from meshwave.engine.predict.questions import Change, Slowdown, changed_makespan, slow_step
+from tests._strategies import document
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,22 @@ def test_a_slow_link_delays_the_step() -> None:
     one, other = (mesh.name for mesh in prediction.design.meshes[:2])
 
     assert slow_step(prediction, Slowdown(links={(other, one): 100.0})).loss > 0
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "dualpipe-v"])
+def test_a_slow_link_is_that_of_a_cluster_drawn_with_slow_links(schedule: str) -> None:
+    def drawn(times: float) -> Prediction:
+        made = document({"schedule": schedule, "microbatches": 8}, 2, cost={"kind": "roofline"})
+        made["cluster"]["inter_node"] = {"latency_s": 1e-3 * times, "bandwidth": 1e8 / times}
+        return predict(parse_design(made))
+
+    slow = slow_step(drawn(1.0), Slowdown(links={("m0", "m1"): 3.0}))
+    whole = drawn(3.0)
+
+    assert slow.makespan_s == pytest.approx(whole.timeline.makespan)
+    assert changed_makespan(whole.program, whole.costs, Change("transfers"), 2 / 3) == pytest.approx(
+        drawn(1.0).timeline.makespan
+    )
 
 
 def test_jitter_costs_time_although_the_mean_of_computations_stays(prediction: Prediction) -> None:

@@ -30,6 +30,8 @@ from tests.engine.runs.recorded import record, record_inside
 
 APART = {"kind": "roofline", "transfer_model": "latency"}
 """Messages that do not share links, so that a recording shows the time of each message itself."""
+SLOW_HOST = draw(pp=2).cluster.model_dump(mode="json")
+SLOW_HOST["device"]["host_bandwidth"] = 1e7
 HANAYO = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
 
 
@@ -318,6 +320,72 @@ def test_measurements_of_a_run_become_the_costs_of_its_design(
     assert abs(again.iteration.error or 0) < 0.02
     for op in (Op.F, Op.B, Op.STEP):
         assert again.by_kind[op].error == pytest.approx(0, abs=0.05)
+
+
+def draw_slow_links(schedule: str, axes: dict[str, int]) -> Design:
+    """Return a design whose messages and collectives delay each other."""
+    link = {"latency_s": 1e-5, "bandwidth": 1e7}
+    cluster = {**draw(pp=2, dp=2).cluster.model_dump(mode="json"), "intra_node": link}
+    meshes = [{"name": f"M{rank}", "devices": [2 * rank, 2 * rank + 1], "axes": axes} for rank in range(2)]
+    pipeline = {"schedule": schedule, "microbatches": 4}
+    return draw(pp=2, dp=2, cluster=cluster, meshes=meshes, model=model(4), pipeline=pipeline)
+
+
+@pytest.mark.parametrize("schedule", ["hanayo", "dualpipe-v"])
+@pytest.mark.parametrize("axes", [{"dp": 2, "tp": 1}, {"dp": 1, "tp": 2}], ids=str)
+def test_delays_of_shared_links_are_part_of_what_was_predicted(
+    schedule: str, axes: dict[str, int], tmp_path: Path
+) -> None:
+    prediction = predict(draw_slow_links(schedule, axes))
+    assert (prediction.simulated_seconds > 1.1 * prediction.costs.seconds).any()
+
+    found = compare_with(tmp_path, prediction, prediction.costs.seconds)
+
+    compared = [*found.by_kind.values(), *found.by_mesh.values(), *found.by_link.values()]
+    assert [each.error for each in compared if each.predicted_s] == pytest.approx([0] * len(compared), abs=1e-3)
+    assert not found.error_parts()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dp": 2},
+        {"dp": 2, "training": {"gradient_buckets": 2}},
+        {"training": {"document_end": 5, "document_lengths": [1, 4, 12, 6], "pad_documents": True, "data": "text.txt"}},
+        {"training": {"activation_offload": 1.0}, "cluster": SLOW_HOST},
+        {"pipeline": {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}},
+        {"pipeline": {"schedule": "1f1b", "microbatches": 4, "recompute": [1]}},
+        {"pipeline": {"schedule": "zb-h1", "microbatches": 4, "recompute": "full"}},
+    ],
+)
+def test_a_profile_of_a_run_reproduces_its_step_time(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    prediction = predict(draw(**{"pp": 2, "model": model(4), "cost": APART, **changes}))
+    times = np.ones(16)
+    times[[Op.F, Op.B, Op.I, Op.W]] = 2.0, 3.0, 4.0, 5.0
+    found = compare_with(tmp_path, prediction, times[prediction.program.op] * prediction.costs.seconds)
+
+    store_profile(run_profile(found), "run-1.json")
+    calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
+
+    assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("axes", [{"dp": 2, "tp": 1}, {"dp": 1, "tp": 2}], ids=str)
+def test_a_profile_of_a_run_does_not_contain_the_delays_of_shared_links(
+    axes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    prediction = predict(draw_slow_links("hanayo", axes))
+    found = compare_with(tmp_path, prediction, prediction.costs.seconds)
+
+    store_profile(run_profile(found), "run-1.json")
+    calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
+
+    assert calibrated.costs.seconds == pytest.approx(prediction.costs.seconds, rel=1e-3)
+    assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
 
 
 def test_limits_of_a_prediction_are_stated_with_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

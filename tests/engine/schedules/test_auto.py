@@ -17,7 +17,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.schedule_prices import priced_pipe, search_findings
 from meshwave.engine.lowering.transfers import add_transfers
-from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import build_program, from_columns
 from meshwave.engine.program.simulation import simulate
@@ -185,10 +185,28 @@ def test_a_search_uses_the_design_costs_and_reports_its_candidates() -> None:
     assert prices.judge is not None
     assert prices.forward[-1] > prices.forward[1]
     assert predict(auto).timeline.makespan <= predict(wave).timeline.makespan
-    assert prices.judge(schedules["hanayo"](backward="split").program(wave.pipe)) == predict(wave).timeline.makespan
+    judged = prices.judge(schedules["hanayo"](backward="split").program(wave.pipe))
+    assert judged == (predict(wave).timeline.makespan, True)
     said = search_findings(auto)
     assert re.match(r"Simulated \d+ named orders and \d+ searched orders .*; chose .*: .* ms\.", said[0])
     assert any(line.startswith("hanayo (1, grouped, split): ") for line in said)
+
+
+@pytest.mark.parametrize("memory_bytes", [1.8e9, 2.2e9])
+def test_a_named_schedule_that_fits_the_devices_is_never_faster(memory_bytes: float) -> None:
+    """A named order counts as fitting by the memory of its prediction, not by that of the search, which is larger."""
+
+    def predicted(pipeline: dict[str, Any]) -> Prediction:
+        made = document({"microbatches": 4, **pipeline}, 4, cost={"kind": "roofline"})
+        made["cluster"]["device"]["memory_bytes"] = memory_bytes
+        made["model"] = {"kind": "gpt", "layers": 16, "hidden": 1024, "heads": 16, "sequence": 512, "vocab": 3000}
+        made["training"] = {"micro_batch_size": 2}
+        return predict(parse_design(made))
+
+    for chosen, name in (({"path": "wave", "chunks": 2}, "zb-v"), ({}, "zb-h1")):
+        named, auto = predicted({"schedule": name}), predicted({"schedule": "auto", **chosen})
+        assert auto.memory.fits.all()
+        assert auto.timeline.makespan <= named.timeline.makespan * (1 + 1e-9) or not named.memory.fits.all()
 
 
 def test_any_placement_can_be_given() -> None:
