@@ -62,13 +62,16 @@ class PageCallbacks:
     def __init__(self, document: Document) -> None:
         """Initialize the scheduler in the event loop of the page."""
         self.document = document
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._calls: deque[Callable[[], None]] = deque()
         document.on_event(DocumentReady, self._schedule_waiting)
 
     def __call__(self, call: Callable[[], None]) -> None:
         """Schedule a callback."""
         self._calls.append(call)
+        if threading.get_ident() == self._thread:
+            self._schedule()
+            return
         # Only the page's thread uses the document: a callback that another thread adds can be lost, because Panel makes
         # the document collect its changes for a moment whenever it sends them.
         with suppress(RuntimeError):  # the loop of a server that has stopped is closed
