@@ -33,6 +33,7 @@ def test_every_example_opens_simulates_and_fits(path: Path) -> None:
     assert prediction.numbers["fits"]
 
 
+@pytest.mark.slow
 @every_example
 def test_the_program_of_every_example_is_valid(path: Path) -> None:
     assert verify(lower(load_design(path))) == []

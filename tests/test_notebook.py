@@ -83,6 +83,7 @@ def test_the_designer_in_a_cell_edits_the_design(page: Page, host: Callable[[str
     assert wait_until(lambda: shown.design.pipeline.microbatches == 16)
 
 
+@pytest.mark.slow
 def test_only_the_server_of_a_notebook_may_be_framed() -> None:
     shown = mw.designer(mw.example(NAME))
 

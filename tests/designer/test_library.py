@@ -4,10 +4,12 @@ design.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -378,7 +380,11 @@ def test_a_design_that_cannot_be_read_stays_and_a_new_one_is_opened_with_the_rea
     path.write_bytes(content)
     monkeypatch.setattr(design_page, "page_argument", lambda name: path.parent.name if name == "draft" else "")
 
-    opened = design_page._open_draft(studio, Bokeh())
+    async def page() -> Draft:
+        return design_page._open_draft(studio, Bokeh())
+
+    with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
+        opened = elsewhere.submit(lambda: asyncio.run(page())).result()
     opened.claim()
     assert f"{path} cannot be read and stays unchanged: " in opened.session.notice
     opened.session.edit("name", "mine", "rename")

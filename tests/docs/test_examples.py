@@ -78,6 +78,7 @@ def test_torchrun_runs_a_script_with_six_processes(script: Path) -> None:
     assert done.stdout.count("process ") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "document"), DOCUMENTS, ids=lambda each: getattr(each, "stem", ""))
 def test_a_document_of_a_page_is_valid(page: Path, document: str, tmp_path: Path) -> None:
     path = tmp_path / "document.json"

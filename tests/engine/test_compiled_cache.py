@@ -13,6 +13,7 @@ from meshwave.engine import compiled
 SOURCE = "def double(number):\n    return 2 * number\n"
 
 
+@pytest.mark.slow
 def test_a_cache_that_names_a_class_of_an_earlier_version_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

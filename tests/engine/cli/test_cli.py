@@ -522,6 +522,7 @@ def test_the_summary_states_price_and_energy_at_the_rates_of_the_cluster(meshwav
     assert "energy         4.19 kJ a step, 128 kJ a million tokens, " in summary
 
 
+@pytest.mark.slow
 def test_devices_and_clusters_are_listed_and_a_cluster_is_a_section_of_a_document(meshwave: Command) -> None:
     table = json.loads(meshwave("hardware", "--json")[1])
     _, printed, source = meshwave("hardware", "gb200-nvl72")
@@ -533,6 +534,7 @@ def test_devices_and_clusters_are_listed_and_a_cluster_is_a_section_of_a_documen
     assert source
 
 
+@pytest.mark.slow
 def test_published_models_are_listed_and_a_model_is_a_section_of_a_document(meshwave: Command) -> None:
     table = json.loads(meshwave("models", "--json")[1])["models"]
     _, printed, source = meshwave("models", "Llama-3-8B")

@@ -30,6 +30,7 @@ def bytes_by_device(of: Prediction, category: str) -> dict[int, float]:
     return {device: group.by_category[category] for group in of.device_memory for device in group.devices}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["none", "optimizer", "parameters"])
 @pytest.mark.parametrize("schedule", ["ppmoe", "parm-s2"])
 @pytest.mark.parametrize("placement", [None, PLACEMENT])

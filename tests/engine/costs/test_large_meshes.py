@@ -51,6 +51,7 @@ def calls_to_price(design: Design) -> int:
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["none", "optimizer"])
 def test_pricing_calls_no_function_for_each_message_of_a_device(sharding: str) -> None:
     few, many = (design_with(replicas, sharding) for replicas in (4, 256))

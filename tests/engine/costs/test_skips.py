@@ -182,6 +182,7 @@ def test_torch_keeps_the_predicted_bytes(layers: tuple[int, ...], precision: str
         assert found == pytest.approx(said[stage], abs=scalars), stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
 def test_every_schedule_is_priced(name: str) -> None:
     of = design({"schedule": name, "microbatches": 8}, 4, layers=24)

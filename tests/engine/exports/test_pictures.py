@@ -57,6 +57,7 @@ def test_too_many_blocks_for_an_svg_are_refused_with_a_remedy() -> None:
         draw_svg(one_f_one_b(64, 512))
 
 
+@pytest.mark.slow
 def test_a_picture_of_some_rows_has_their_lanes_and_strips_only() -> None:
     prediction = predict(load_design(example("10-bert-on-tacc")))
     rows = (

@@ -173,6 +173,7 @@ def test_a_stage_with_copies_is_reduced_once_on_every_rank_that_holds_it(
         assert [action.op for action in order].index(Op.STEP) == len(order) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", schedules)
 @few
 @given(data=st.data(), buckets=st.lists(st.integers(1, 4), min_size=40, max_size=40))

@@ -72,6 +72,7 @@ def test_a_queued_message_is_delayed_by_the_port_of_the_message_before_it() -> N
     assert {limit.flows for limit in limits if limit} == {1, 2}
 
 
+@pytest.mark.slow
 def test_with_serial_links_the_occupied_nic_is_named() -> None:
     prediction = two_nodes(1e6, "link-serial")
     ask = inspector(prediction)

@@ -113,6 +113,7 @@ def closed_period(p: int, in_flight: Callable[[int, int], int], stage: Stage, c:
     return max(stage.round, c, *loops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 @few
 @given(p=st.integers(2, 4), stage=stages, c=quarters)
@@ -140,6 +141,7 @@ LIMITS: dict[str, tuple[Order, Callable[[int, int], int], Callable[[Stage], floa
 """Longest transfer time that does not change the steady state."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITS)
 @few
 @given(p=st.integers(2, 3), stage=stages, share=shares)

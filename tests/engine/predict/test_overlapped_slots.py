@@ -84,6 +84,7 @@ def test_the_turn_passes_at_each_wait() -> None:
     assert second == [(2, 6, 7), (8, 9, 9)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"tp": 2}, {"schedule": "dualpipe-v"}], ids=str)
 def test_overlap_hides_exchanges_and_no_slot_is_shorter_than_its_compute(options: Any) -> None:
     found = case(**options)
@@ -115,6 +116,7 @@ def test_actions_that_gather_their_own_weights_run_one_after_the_other() -> None
     assert slots == pytest.approx(in_turn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"tp": 2}, {"schedule": "dualpipe-v"}], ids=str)
 def test_the_actions_of_a_slot_end_with_it_and_compute_one_at_a_time(options: Any) -> None:
     found = case(**options)

@@ -65,6 +65,7 @@ def two_stages(microbatches: int = 1) -> Program:
 # areas
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_area_of_the_whole_step_has_the_figures_of_the_timeline(name: str) -> None:
     timeline = prediction(name).timeline
@@ -175,6 +176,7 @@ def test_the_critical_path_is_summarized_as_text() -> None:
 # what if
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_if_is_a_simulation_with_changed_costs(name: str) -> None:
     found = prediction(name)

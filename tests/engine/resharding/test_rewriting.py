@@ -68,6 +68,7 @@ def test_boxes_that_cannot_be_split_are_sent_to_every_receiver() -> None:
     assert made.plan.makespan_s == plain.plan.makespan_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 3, 4, 5, 6, 7, 8, 9])
 @pytest.mark.parametrize("model", [FREE, ASSUMED])
 def test_with_load_balance_the_plan_takes_the_time_of_alpa(number: int, model: tuple[Link, Link]) -> None:

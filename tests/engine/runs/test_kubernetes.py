@@ -176,6 +176,7 @@ def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp
     assert "export MESHWAVE_CHECKPOINT_ON_SIGTERM=1" in scripts["node.sh"]
 
 
+@pytest.mark.slow
 def test_the_export_contains_design_and_job() -> None:
     from meshwave.engine.exports.kubernetes import Kubernetes
 

@@ -172,6 +172,7 @@ def test_orders_for_uneven_costs_beat_named_schedules_or_are_optimal(options: di
     assert found < named or named <= 1.01 * least
 
 
+@pytest.mark.slow
 def test_a_search_uses_the_design_costs_and_reports_its_candidates() -> None:
     """The embedding and the head are expensive: no two stages have equal costs."""
     pipeline = {"schedule": "auto", "microbatches": 8, "path": "wave", "chunks": 2}
@@ -192,6 +193,7 @@ def test_a_search_uses_the_design_costs_and_reports_its_candidates() -> None:
     assert any(line.startswith("hanayo (1, grouped, split): ") for line in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_bytes", [1.8e9, 2.2e9])
 def test_a_named_schedule_that_fits_the_devices_is_never_faster(memory_bytes: float) -> None:
     """A named order counts as fitting by the memory of its prediction, not by that of the search, which is larger."""

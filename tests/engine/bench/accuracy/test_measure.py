@@ -17,6 +17,7 @@ SMALL = {"model": TINY, "microbatches": 2}
 BY_PROFILE = {"kind": "calibrated", "profile": PROFILE}
 
 
+@pytest.mark.slow
 def test_the_shortest_computation_is_long_enough_unless_a_step_gets_too_long() -> None:
     few, many = (case_document({"schedule": "1f1b"}, microbatches=count, model=MODEL, cost=UNIT) for count in (8, 80))
 
