@@ -568,7 +568,7 @@ def test_a_deleted_run_is_removed_from_its_hosts(
     record: Record, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(record.place))
-    hosts = [StandInHost(responds=True), StandInHost(responds=False)]
+    hosts = [StandInHost(responds=False), StandInHost(responds=True)]
     monkeypatch.setattr(SshLauncher, "hosts", hosts)
     run = enter(SshLauncher(record, SshOptions(hosts=("one", "two"), root="/work"), "boxes"))
     record.change_state(run.id, State.FAILED, "it failed")
