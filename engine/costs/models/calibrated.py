@@ -144,13 +144,14 @@ class CalibratedCost(OperatorCost):
         profile = self.load()
         seconds = super().seconds(self.insert_measured_rates(design), program, kinds, layers, held)
         slowness = Slowness(profile.actions)
+        experts = expert_layers_per_stage(design, layers)
         ends: dict[Op, OpName] = {Op.REDUCE_GRAD: "REDUCE_GRAD", Op.STEP: "STEP"}
         for op, name in ends.items():
             if name in slowness.ops:
                 for row in kinds.indices_of(op).tolist():
                     rank = int(kinds.rank[row])
                     stages = [int(kinds.stage[row])] if op == Op.REDUCE_GRAD else program.stages_of(rank)
-                    like = _action_key(name, design, layers, stages, design.meshes[rank].tp)
+                    like = _action_key(name, design, layers, experts, stages, design.meshes[rank].tp)
                     seconds[row] *= slowness.of(like)
         return seconds
 
@@ -163,11 +164,11 @@ class CalibratedCost(OperatorCost):
         if profile.blocks or not profile.actions or not copies.any():
             return copies
         names: Sequence[OpName] = ("F", "B", "I")
-        slowness = Slowness(profile.actions)
+        slowness, experts = Slowness(profile.actions), expert_layers_per_stage(design, layers)
         table = np.zeros((len(names), program.ranks, program.stages))
         for rank, stage in stage_copies(program):
             tp = design.meshes[rank].tp
-            keys = [_action_key(name, design, layers, [stage], tp) for name in names]
+            keys = [_action_key(name, design, layers, experts, [stage], tp) for name in names]
             table[:, rank, stage] = [copies[stage] * slowness.of(key) for key in keys]
         return table
 
@@ -206,9 +207,13 @@ class CalibratedCost(OperatorCost):
         return matrix_rate(self.load(), design.training.product_precision) or super().peak_flops(design)
 
 
-def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
-    """Return the key by which the most similar measured action of some stages is found."""
-    experts = expert_layers_per_stage(design, layers)
+def _action_key(
+    op: OpName, design: Design, layers: Sequence[int], experts: Sequence[int], stages: Sequence[int], tp: int
+) -> ActionTime:
+    """Return the key by which the most similar measured action of some stages is found.
+
+    ``layers`` and ``experts`` are the numbers of layers, and of layers with experts, of each stage.
+    """
     return ActionTime(
         op=op,
         layers=sum(layers[stage] for stage in stages),
