@@ -26,6 +26,7 @@ from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import _host, launchers, open_run, specify_run, ssh
 from meshwave.engine.runs.launchers._base import Launcher
 from meshwave.engine.runs.launchers._host import CommandResult, LocalHost, SshHost
+from meshwave.engine.runs.launchers._job_files import last_errors
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._node_counts import NodeCounts, nodes_of_partition
@@ -341,6 +342,15 @@ def test_a_job_that_could_not_start_its_processes_ends_with_the_reason_in_its_lo
     assert (
         "only 0 of 2 processes reported an exit status; from its logs: node.sh: line 14: module: command" in run.reason
     )
+
+
+def test_logs_without_an_error_say_their_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "node-0.log").write_text("".join(f"step {number}\n" for number in range(9)))
+    (tmp_path / "slurm.log").write_text("slurmstepd: Detected 1 oom_kill event\n\n")
+
+    assert last_errors(tmp_path) == "step 7 / step 8 / slurmstepd: Detected 1 oom_kill event"
+    (tmp_path / "node-0.log").write_text("RuntimeError: no address\nstep 1\n")
+    assert last_errors(tmp_path) == "RuntimeError: no address"
 
 
 def test_a_run_whose_job_was_requeued_shows_why_it_waits(member: JobLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
