@@ -124,7 +124,7 @@ def sweep(designs: Iterable[Design], *, processes: int | None = None) -> Iterato
 
 
 def _numbers(document: str) -> dict[str, Any]:
-    return predictions.predict(parse_design(document)).numbers
+    return predict(parse_design(document)).numbers
 
 
 class Run:
@@ -218,4 +218,4 @@ def run(
 
 def compare(designs: Sequence[Design]) -> list[dict[str, Any]]:
     """Return the metrics of several designs in order; the best has the largest ``samples_per_s``."""
-    return [predictions.predict(design).numbers for design in designs]
+    return [predict(design).numbers for design in designs]

@@ -50,6 +50,14 @@ def test_a_prediction_has_the_warnings_of_the_command_line(capsys: pytest.Captur
     warnings = json.loads(capsys.readouterr().out)["warnings"]
     assert found.numbers["warnings"] == [*map(str, found.problems)] == warnings
     assert "rounded_capacity" in [problem.code for problem in found.problems]
+    assert mw.compare([mw.example(name)]) == [found.numbers]
+
+
+@pytest.mark.slow
+def test_a_sweep_has_the_warnings_of_each_design() -> None:
+    design = mw.example("16-gpt2-moe")
+
+    assert [*mw.sweep([design], processes=1)] == [mw.predict(design).numbers]
 
 
 def test_a_timeline_is_a_table() -> None:

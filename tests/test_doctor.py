@@ -97,6 +97,15 @@ def test_gpus_are_counted_by_name_and_a_torch_without_cuda_is_reported_if_there_
     assert "pytorch.org" in finding.remedy
 
 
+def test_an_unknown_home_folder_is_missing_and_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", "~nobody-of-this-name/meshwave")
+
+    found = find_by_name(doctor.examine_machine(), "runs")
+
+    assert found.state == "missing"
+    assert "the check failed: the home folder in ~nobody-of-this-name/meshwave is unknown" in str(found)
+
+
 def test_a_folder_that_cannot_be_written_is_missing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwave.engine.cli.output import print_json
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import data_folder, expand_user, import_path
 from meshwave.engine.machine import usable_cores
 from meshwave.engine.messages import render
@@ -112,7 +113,7 @@ def examine_machine(folder: Path | None = None) -> list[Finding]:
         "processes": _check_processes,
         "loopback": _check_loopback,
         "links": _check_links,
-        "runs": lambda: _check_run_folder(folder or data_folder()),
+        "runs": lambda: _check_run_folder(folder),
         "chromium": _check_chromium,
     }
     with ThreadPoolExecutor(len(checks)) as pool:
@@ -265,9 +266,13 @@ def _check_links() -> Iterator[Finding]:
         yield Finding("links", "ok", "links_emulated")
 
 
-def _check_run_folder(folder: Path) -> Iterator[Finding]:
-    """Yield the result of writing to the folder, or to its nearest existing parent."""
-    folder = expand_user(folder).absolute()
+def _check_run_folder(folder: Path | None) -> Iterator[Finding]:
+    """Yield the result of writing to the folder, by default the user's, or to its nearest existing parent."""
+    try:
+        folder = expand_user(folder or data_folder()).absolute()
+    except InputError as error:
+        yield Finding("runs", "missing", "check_failed", {"error": str(error)})
+        return
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):

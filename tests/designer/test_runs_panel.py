@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
-from meshwave.designer.views import memory, run_data, runs
+from meshwave.designer.views import memory, run_data, run_table, runs
 from meshwave.designer.views.loss import CurvePlot, draw_plots
 from meshwave.designer.views.memory import MemoryBars
 from meshwave.designer.views.numbers import Numbers
@@ -29,10 +29,11 @@ from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import example
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.hugging_face.weights import map_weights
 from meshwave.engine.hugging_face.writing import write_config
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Hosts, Options, Record, Run, State, write_bundle
+from meshwave.engine.runs import Entry, Hosts, Options, Record, Run, State, write_bundle
 from meshwave.engine.runs.accuracy import MeshMemory
 from meshwave.engine.runs.attempts import append_attempt
 from meshwave.engine.runs.checkpoints import WEIGHTS_FILE
@@ -921,6 +922,25 @@ def test_a_run_is_resumed_with_its_design_and_options(
     (spec,) = launched
     assert spec.options.resume == run
     assert spec.prediction.design.training.steps != 99
+
+
+def test_a_run_that_is_deleted_on_the_page_is_removed_from_its_hosts(
+    show: Show, write: Write, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, removed = write(State.SUCCEEDED), []
+
+    def remove(record: Record, entry: Entry) -> None:
+        removed.append(entry.id)
+        raise RunRefusal("run_left_on_hosts", {"run": entry.id, "why": "one does not respond"})
+
+    monkeypatch.setattr(run_table, "remove_from_hosts", remove)
+    panel = show(run)
+
+    table_of(panel)._handle_msg({"type": "delete", "run": run})
+
+    assert wait_until(lambda: f"run {run} is deleted here, but its folder may be left on its hosts" in caplog.text)
+    assert removed == [run]
+    assert panel.followed.record.entries() == []
 
 
 def test_a_read_only_page_launches_and_changes_no_run(show: Show, write: Write, session: Session) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.contention import LinkSharing, link_sharing
 from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, Floats
-from meshwave.engine.costs.device_sizes import Sizes, device_workload, skip_joins_per_stage
+from meshwave.engine.costs.device_sizes import Sizes, device_workload, skip_joins_per_stage, stage_copies
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
-from meshwave.engine.costs.models.roofline import OperatorCost, RooflineCost, offload_seconds
+from meshwave.engine.costs.models.roofline import OperatorCost, RooflineCost
 from meshwave.engine.costs.operators import Operator
 from meshwave.engine.costs.profile import ActionTime, BlockKind, OpName, OptimizerLine, Profile
 from meshwave.engine.costs.profile_coverage import coverage_warnings
@@ -144,17 +144,33 @@ class CalibratedCost(OperatorCost):
         profile = self.load()
         seconds = super().seconds(self.insert_measured_rates(design), program, kinds, layers, held)
         slowness = Slowness(profile.actions)
+        experts = expert_layers_per_stage(design, layers)
         ends: dict[Op, OpName] = {Op.REDUCE_GRAD: "REDUCE_GRAD", Op.STEP: "STEP"}
         for op, name in ends.items():
             if name in slowness.ops:
                 for row in kinds.indices_of(op).tolist():
                     rank = int(kinds.rank[row])
                     stages = [int(kinds.stage[row])] if op == Op.REDUCE_GRAD else program.stages_of(rank)
-                    like = _action_key(name, design, layers, stages, design.meshes[rank].tp)
+                    like = _action_key(name, design, layers, experts, stages, design.meshes[rank].tp)
                     seconds[row] *= slowness.of(like)
-        if slowness.ops and not profile.blocks and design.training.activation_offload:
-            _slow_offloads(seconds, design, kinds, layers, offload_seconds(design, held), slowness)
         return seconds
+
+    def copy_seconds(self, design: Design, program: Program, layers: tuple[int, ...], held: Sizes) -> Floats:
+        """Return the seconds of the copies; for a profile of a run, scaled by the measured slowness of a similar action.
+
+        The ratios of a run are those of whole actions, whether computation or copies determine their duration.
+        """
+        profile, copies = self.load(), super().copy_seconds(design, program, layers, held)
+        if profile.blocks or not profile.actions or not copies.any():
+            return copies
+        names: Sequence[OpName] = ("F", "B", "I")
+        slowness, experts = Slowness(profile.actions), expert_layers_per_stage(design, layers)
+        table = np.zeros((len(names), program.ranks, program.stages))
+        for rank, stage in stage_copies(program):
+            tp = design.meshes[rank].tp
+            keys = [_action_key(name, design, layers, experts, [stage], tp) for name in names]
+            table[:, rank, stage] = [copies[stage] * slowness.of(key) for key in keys]
+        return table
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
@@ -191,24 +207,13 @@ class CalibratedCost(OperatorCost):
         return matrix_rate(self.load(), design.training.product_precision) or super().peak_flops(design)
 
 
-def _slow_offloads(
-    seconds: Floats, design: Design, kinds: Kinds, layers: Sequence[int], copies: Floats, slowness: Slowness
-) -> None:
-    """Lengthen computations to the copies of their activations, which are as slow as the same action of the run.
+def _action_key(
+    op: OpName, design: Design, layers: Sequence[int], experts: Sequence[int], stages: Sequence[int], tp: int
+) -> ActionTime:
+    """Return the key by which the most similar measured action of some stages is found.
 
-    The ratios of a run are those of whole actions, whether computation or copies determine their duration.
+    ``layers`` and ``experts`` are the numbers of layers, and of layers with experts, of each stage.
     """
-    names: dict[Op, OpName] = {Op.F: "F", Op.B: "B", Op.I: "I"}
-    for op, name in names.items():
-        for row in kinds.indices_of(op).tolist():
-            rank, stage = int(kinds.rank[row]), int(kinds.stage[row])
-            like = _action_key(name, design, layers, [stage], design.meshes[rank].tp)
-            seconds[row] = max(seconds[row], copies[stage] * slowness.of(like))
-
-
-def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
-    """Return the key by which the most similar measured action of some stages is found."""
-    experts = expert_layers_per_stage(design, layers)
     return ActionTime(
         op=op,
         layers=sum(layers[stage] for stage in stages),

@@ -89,7 +89,7 @@ class OperatorCost(CostModel):
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         table = _compute_seconds(design, program, layers, self.prices(design))
         copies = [Op.F, Op.B, Op.I]
-        table[copies] = np.maximum(table[copies], offload_seconds(design, held))
+        table[copies] = np.maximum(table[copies], self.copy_seconds(design, program, layers, held))
         seconds = _seconds_by_kind(kinds, table)
         backward = table[Op.B].max(axis=0)
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
@@ -109,6 +109,13 @@ class OperatorCost(CostModel):
         steps = kinds.indices_of(Op.STEP)
         seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
         return seconds
+
+    def copy_seconds(self, design: Design, program: Program, layers: tuple[int, ...], held: Sizes) -> Floats:
+        """Return the seconds to copy the offloaded activations in F, B and I, ``[3, ranks, stages]`` or ``[stages]``.
+
+        A computation takes at least as long, because the copies overlap with it.
+        """
+        return offload_seconds(design, held)
 
     def wait_seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
         return _seconds_by_kind(kinds, _compute_waits(design, program, layers, self.prices(design)))
@@ -294,10 +301,7 @@ def _compute_waits(design: Design, program: Program, layers: Sequence[int], pric
 
 
 def offload_seconds(design: Design, held: Sizes) -> Floats:
-    """Return the seconds to copy the offloaded activations of a microbatch to the host, or back, ``[stages]``.
-
-    A computation of a stage takes at least as long, because the copies overlap with it.
-    """
+    """Return the seconds to copy the offloaded activations of a microbatch to the host, or back, ``[stages]``."""
     return held.offloaded_bytes / design.cluster.device.host_bandwidth
 
 

@@ -42,10 +42,11 @@ def read_interrupted(folder: Path) -> _Interrupted | None:
 
 
 def last_errors(folder: Path) -> str:
-    """Return the last lines of the logs of a job, which contain the error."""
-    logs = [line for path in sorted(folder.glob("*.log")) for line in last_lines(path, 100)]
-    telling = [line for line in logs if "Error" in line or "error" in line] or logs
-    return " / ".join(line.strip()[:200] for line in telling[:3]) or "there are no logs"
+    """Return the first errors at the end of the logs of a job, or the last lines if no line names an error."""
+    tails = [line for path in sorted(folder.glob("*.log")) for line in last_lines(path, 100)]
+    logs = [line for line in tails if line.strip()]
+    errors = [line for line in logs if "Error" in line or "error" in line]
+    return " / ".join(line.strip()[:200] for line in errors[:3] or logs[-3:]) or "there are no logs"
 
 
 def judge_unreported_end(folder: Path, reported: int, processes: int) -> Verdict:

@@ -140,8 +140,7 @@ class SshLauncher(JobLauncher):
         return NodeCounts(self.max_nodes)
 
     def remove(self, folder: Path) -> None:
-        for host in self.hosts:
-            host.run(["rm", "-rf", "--", self.folder_on_nodes(folder)])
+        _run_all([(host, ["rm", "-rf", "--", self.folder_on_nodes(folder)]) for host in self.hosts])
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         super().check_requirements(design, drawn, options)

@@ -373,6 +373,28 @@ def test_a_profile_of_a_run_reproduces_its_step_time(
     assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_copies_of_activations_are_as_fast_as_in_the_run_of_a_profile(
+    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+
+    def offload(cost: dict[str, Any], host_bandwidth: float) -> Prediction:
+        cluster = {**SLOW_HOST, "device": {**SLOW_HOST["device"], "host_bandwidth": host_bandwidth}}
+        pipeline = {"schedule": schedule, "microbatches": 4}
+        training = {"activation_offload": 1.0}
+        return predict(draw(pp=2, model=model(4), cost=cost, cluster=cluster, pipeline=pipeline, training=training))
+
+    prediction = offload(APART, 1e7)
+    found = compare_with(tmp_path, prediction, 0.5 * prediction.costs.seconds)
+    store_profile(run_profile(found), "run-1.json")
+
+    calibrated = {"kind": "calibrated", "profile": "run-1.json"}
+    for host_bandwidth in (1e7, 1e5):  # the device of the run has its own
+        makespan = offload(calibrated, host_bandwidth).timeline.makespan
+        assert makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
+
+
 @pytest.mark.parametrize("axes", [{"dp": 2, "tp": 1}, {"dp": 1, "tp": 2}], ids=str)
 def test_a_profile_of_a_run_does_not_contain_the_delays_of_shared_links(
     axes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

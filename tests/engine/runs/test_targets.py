@@ -26,6 +26,7 @@ from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import _host, launchers, open_run, specify_run, ssh
 from meshwave.engine.runs.launchers._base import Launcher
 from meshwave.engine.runs.launchers._host import CommandResult, LocalHost, SshHost
+from meshwave.engine.runs.launchers._job_files import last_errors
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
 from meshwave.engine.runs.launchers._limits import TargetLimits
 from meshwave.engine.runs.launchers._node_counts import NodeCounts, nodes_of_partition
@@ -343,6 +344,15 @@ def test_a_job_that_could_not_start_its_processes_ends_with_the_reason_in_its_lo
     )
 
 
+def test_logs_without_an_error_say_their_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "node-0.log").write_text("".join(f"step {number}\n" for number in range(9)))
+    (tmp_path / "slurm.log").write_text("slurmstepd: Detected 1 oom_kill event\n\n")
+
+    assert last_errors(tmp_path) == "step 7 / step 8 / slurmstepd: Detected 1 oom_kill event"
+    (tmp_path / "node-0.log").write_text("RuntimeError: no address\nstep 1\n")
+    assert last_errors(tmp_path) == "RuntimeError: no address"
+
+
 def test_a_run_whose_job_was_requeued_shows_why_it_waits(member: JobLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses = [JobStatus(Phase.WAITING, "JobHeldAdmin"), JobStatus(Phase.RUNNING)]
     monkeypatch.setattr(type(member), "status", lambda *asked: statuses.pop(0))
@@ -568,7 +578,7 @@ def test_a_deleted_run_is_removed_from_its_hosts(
     record: Record, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(record.place))
-    hosts = [StandInHost(responds=True), StandInHost(responds=False)]
+    hosts = [StandInHost(responds=False), StandInHost(responds=True)]
     monkeypatch.setattr(SshLauncher, "hosts", hosts)
     run = enter(SshLauncher(record, SshOptions(hosts=("one", "two"), root="/work"), "boxes"))
     record.change_state(run.id, State.FAILED, "it failed")
