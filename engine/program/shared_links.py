@@ -109,6 +109,11 @@ class Network:
 
     def scale_latencies(self, factors: Floats) -> Network:
         """Return the network with latencies that are ``factors`` times as long, ``[rows]``."""
+        coupled, found = self.coupled_network, self._scale_latencies(factors)
+        found.__dict__["coupled_network"] = found if coupled is self else coupled._scale_latencies(factors)
+        return found
+
+    def _scale_latencies(self, factors: Floats) -> Network:
         rows = self.flow_rows
         scales, place = np.unique(factors[rows], return_inverse=True)
         pairs, number = np.unique(self.row_kind[rows].astype(np.int64) * len(scales) + place, return_inverse=True)
