@@ -24,6 +24,7 @@ from meshwave.engine.runs.recording import (
     write_clocks,
 )
 from meshwave.engine.runs.run import Contention
+from meshwave.engine.runs.run_comparison import step_time_text
 from tests.engine.costs.profiles import example_profile
 from tests.engine.runs.play import draw
 from tests.engine.runs.recorded import record, record_inside
@@ -239,9 +240,13 @@ def test_inseparable_activities_are_reported_together(tmp_path: Path) -> None:
 
 def test_step_times_have_quartiles_and_exclude_warm_up_steps(tmp_path: Path, prediction: Prediction) -> None:
     stretched = (9.0, 5.0, 1.0, 1.2, 1.1, 1.0, 40.0, 1.3)
-    found = compare_with(tmp_path, prediction, prediction.costs.seconds, stretched=stretched, apart=(6,)).iteration
+    compared = compare_with(tmp_path, prediction, prediction.costs.seconds, stretched=stretched, apart=(6,))
+    found = compared.iteration
 
-    assert (found.steps, found.warm_up) == (5, 2)
+    assert (found.steps, found.warm_up, found.memory_steps) == (5, 2, 1)
+    assert step_time_text(compared).endswith(
+        "(5 steps, 2 warm-up steps excluded, 1 step that measured memory excluded)"
+    )
     took = [times / found.predicted_s for times in (found.low_s, found.measured_s, found.high_s)]
     assert took == pytest.approx([1.0, 1.1, 1.2], rel=1e-3)
 
