@@ -124,7 +124,7 @@ export class ShardingSpec {
       },
       h("i", {}, String(axis)),
       size,
-      isPartial && h("span", {}, "partial sums"),
+      isPartial && h("span", {}, "partial"),
     );
   }
 
