@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import param
@@ -14,6 +15,7 @@ from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem, Refusal
+from meshwave.engine.units import quantity
 
 
 def find_field(where: str, paths: Collection[str]) -> str | None:
@@ -88,7 +90,7 @@ class Form(Canvas):
             self._apply_input(path, value)
             refused = None
         except DesignError as error:
-            refused = _refusal_text(error, path)
+            refused = _refusal_text(error, path, self._by_path[path]["unit"])
         except InputError as error:
             refused = str(error)
         finally:
@@ -103,6 +105,16 @@ class Form(Canvas):
     _by_path: Mapping[str, Field] = {}
 
 
-def _refusal_text(error: DesignError, path: str) -> str:
-    """Return the reason why an edit was refused, without repeating the path of the field."""
-    return "; ".join(problem.message if problem.where == path else str(problem) for problem in error.problems)
+def _refusal_text(error: DesignError, path: str, unit: str) -> str:
+    """Return the reason why an edit was refused, in the unit of the field and without repeating its path."""
+    return "; ".join(
+        _in_unit(problem, unit).message if problem.where == path else str(problem) for problem in error.problems
+    )
+
+
+def _in_unit(problem: Problem, unit: str) -> Problem:
+    """Return the problem of an amount out of range with its numbers in the unit of the field."""
+    if not unit or problem.code != "out_of_range":
+        return problem
+    value = quantity(float(problem.params["value"]), unit, 12)
+    return replace(problem, params={**problem.params, "value": value, "unit": unit})

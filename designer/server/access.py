@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from bokeh.server.auth_provider import AuthProvider
 from bokeh.util.token import get_session_id
@@ -28,9 +28,12 @@ from meshwave.designer.pages.start_page import DESIGN_ARGUMENTS
 from meshwave.designer.server.access_pages import RefusedPage
 from meshwave.designer.server.sessions import end_session, open_sessions, session_user
 from meshwave.designer.server.site import ADDRESS, Place
+from meshwave.designer.state.library import is_id
 from meshwave.engine.people.people_file import OWNER, Role, User
 
 SIGN_IN_DAYS = 7
+DRAFT_KEPT_DAYS = 1 / 48
+"""Time in days for which a browser keeps the design of a refused page."""
 MOST_SIGN_INS = 1000
 METRICS_TOKEN = "MESHWAVE_METRICS_TOKEN"
 """Environment variable with a token that can only read the metrics, for a monitoring system."""
@@ -79,6 +82,7 @@ class Access(AuthProvider, ABC):
         self.cookie = f"meshwave-{place.port}"
         self.cookies = [self.cookie]
         """Names of the cookies that admit a browser."""
+        self._draft_cookie = f"{self.cookie}-draft"
         self._sign_ins: dict[str, tuple[float, str]] = {}  # expiry and identity by value of the cookie, earliest first
         self._ended: dict[str, None] = {}  # IDs of sessions that an administrator ended
         names = (ADDRESS, "localhost") if place.address == ADDRESS else ()
@@ -150,6 +154,23 @@ class Access(AuthProvider, ABC):
         self._set_cookie(handler, self.cookie, value, same_site)
         handler.request.cookie_values = {value}
 
+    def keep_draft(self, handler: Any, page: str) -> bool:
+        """Keep the design of a refused page in a cookie, so that the link with the token opens it again.
+
+        Return whether the page has a design.
+        """
+        draft = dict(parse_qsl(urlsplit(page).query)).get("draft", "")
+        if is_id(draft):
+            self._set_cookie(handler, self._draft_cookie, draft, "Strict", DRAFT_KEPT_DAYS)
+        return is_id(draft)
+
+    def _open_kept_draft(self, handler: Any) -> None:
+        """Add the kept design to the arguments of a request, unless its link names another page or a design."""
+        request, draft = handler.request, handler.get_cookie(self._draft_cookie, "")
+        if request.path == "/" and is_id(draft) and not set(DESIGN_ARGUMENTS) & request.arguments.keys():
+            request.arguments["draft"] = [draft.encode()]
+            handler.clear_cookie(self._draft_cookie, path=f"{self.site.root}/")
+
     def signed_in_identity(self, handler: Any) -> str | None:
         """Return the identity with which the browser of a request signed in; None if it did not."""
         expiry, identity = self._sign_ins.get(handler.get_cookie(self.cookie, ""), (0.0, ""))
@@ -165,13 +186,13 @@ class Access(AuthProvider, ABC):
         for name in self.cookies:
             handler.clear_cookie(name, path=f"{self.site.root}/")
 
-    def _set_cookie(self, handler: Any, cookie: str, value: str, same_site: str) -> None:
+    def _set_cookie(self, handler: Any, cookie: str, value: str, same_site: str, days: float = SIGN_IN_DAYS) -> None:
         """Set a cookie that scripts cannot read; if the page uses TLS, the cookie is sent over TLS only."""
         handler.set_cookie(
             cookie,
             value,
             path=f"{self.site.root}/",
-            expires_days=SIGN_IN_DAYS,
+            expires_days=days,
             httponly=True,
             samesite=same_site,
             secure=self.site.is_encrypted,
@@ -212,8 +233,7 @@ class Access(AuthProvider, ABC):
     def _refusal_page(self, handler: Any) -> str:
         request = handler.request
         page = self.entrance if request.user is None else "/refused"
-        if page == "/refused":
-            return f"{page}?next={quote(request.path)}"  # the query may hold a token
+        # Other arguments may hold a token.
         kept = [(name, request.arguments[name][0]) for name in DESIGN_ARGUMENTS if name in request.arguments]
         asked = f"{request.path}?{urlencode(kept)}" if kept else request.path
         return f"{page}?next={quote(asked)}"
@@ -255,6 +275,7 @@ class TokenAccess(Access):
         if self._is_token(handler.get_argument("token", "")):
             self.sign_in(handler, OWNER.id)
             del handler.request.arguments["token"]  # Bokeh writes the arguments into the page
+            self._open_kept_draft(handler)
             self.link_followed.set()
             return OWNER
         return None

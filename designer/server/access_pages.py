@@ -15,6 +15,7 @@ from meshwave.engine.errors import MeshwaveError
 PAGES = ("/", "/start", "/transfer", "/admin", "/board")
 """Paths of the pages to which a browser returns after signing in."""
 REFUSED = "Open the link that Meshwave printed at its last start; it contains the access token of this page."
+KEPT = "It opens your design again."
 CROSS_SITE = (
     "You followed a link from another site. If this is your Meshwave, <a id='on' href='.{path}'>open it here</a>."
     "<script>document.getElementById('on').hash = location.hash</script>"
@@ -40,24 +41,39 @@ class AccessPage(RequestHandler):
         """The access control of the server."""
         return self.application.auth_provider  # type: ignore[attr-defined]  # Bokeh's application has one
 
+    @property
+    def next_page(self) -> str:
+        """The page of this server that the browser asked for; ``/`` if it is not a page."""
+        _, _, path, query, _ = urlsplit(self.get_query_argument("next", "/"))
+        if path not in PAGES:
+            return "/"
+        return f"{path}?{urlencode(parse_qsl(query))}" if query else path
+
 
 class RefusedPage(AccessPage):
     """Request handler of the page for requests without the token, or of people without the required role."""
 
     def get(self) -> None:
-        """Explain how to open the designer, with a link if the request came from another site."""
-        self.set_status(403)
-        path = urlsplit(self.get_argument("next", "")).path
+        """Explain how to open the designer, with a link if the request came from another site.
+
+        A browser that was admitted since then, for example in another tab, returns to the page.
+        """
         user = self.access.identify(self)
-        is_cross_site = self.request.headers.get("Sec-Fetch-Site") == "cross-site" and path in PAGES
+        if user is not None and not user.name:
+            self.redirect(f"{self.access.site.root}{self.next_page}")
+            return
+        self.set_status(403)
+        is_from_elsewhere = self.request.headers.get("Sec-Fetch-Site") == "cross-site"
+        is_cross_site = is_from_elsewhere and urlsplit(self.get_argument("next", "")).path in PAGES
+        is_kept = user is None and not is_from_elsewhere and self.access.keep_draft(self, self.next_page)
         if user is not None and user.name:
             text = f"You are signed in as {escape(user.name)} with the role {user.role}, which does not allow opening this page."
             if self.access.name_to_sign_out(user):
                 text += f" <a href='{self.access.site.root}/sign-out'>Sign out</a>"
         elif is_cross_site:
-            text = f"{CROSS_SITE.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}"
+            text = f"{CROSS_SITE.format(path=escape(self.next_page))}</p><p style='{STYLE}'>Otherwise: {REFUSED}"
         else:
-            text = REFUSED
+            text = f"{REFUSED} {KEPT}" if is_kept else REFUSED
         self.write(short_page(text, self.access.site.root))
 
 
@@ -141,14 +157,7 @@ class AccessForm(AccessPage, ABC):
             self.set_status(403)
             self._send_form(str(error), {name: values[name] for name in self.kept})
             return
-        self.redirect(f"{self.access.site.root}{self._next_page}")
-
-    @property
-    def _next_page(self) -> str:
-        _, _, path, query, _ = urlsplit(self.get_query_argument("next", "/"))
-        if path not in PAGES:
-            return "/"
-        return f"{path}?{urlencode(parse_qsl(query))}" if query else path
+        self.redirect(f"{self.access.site.root}{self.next_page}")
 
     @property
     def _is_own_form(self) -> bool:

@@ -83,9 +83,9 @@ MORE = (
     },
     {
         "key": "inflight",
-        "label": "In flight",
-        "help": "Peak activations on a mesh, in microbatches: 1 means the activations of one microbatch in all stages of "
-        "a device.",
+        "label": "Activations in flight",
+        "help": "Microbatches whose activations the fullest mesh keeps at the same time. The activations of one microbatch in "
+        "half of the layers of a mesh count as 0.5.",
     },
 )
 """Metrics that the comparison shows in addition to those of the strip of numbers."""
@@ -111,7 +111,7 @@ def comparison_column(
     metrics = {tile["key"]: tile for tile in metric_tiles(prediction, None if place == 0 else first)}
     numbers = prediction.numbers
     copies, inflight = max(numbers["weight_copies"]), max(numbers["peak_inflight"])
-    more = {"weights": (f"{copies:g} ×", "copies"), "inflight": (f"{inflight:.3g}", "shares of the model")}
+    more = {"weights": (f"{copies:g} ×", "copies"), "inflight": (f"{inflight:.3g}", "microbatches at the peak")}
     cells = {key: {name: tile[name] for name in ("value", "small", "change", "wrong")} for key, tile in metrics.items()}
     cells["memory"]["small"] = f"of {quantity(numbers['capacity_bytes'], 'B')}"
     cells |= {

@@ -68,9 +68,9 @@ def comparison_data(found: Comparison, contention: Contention | None = None) -> 
 
 def _main_cause(found: Comparison, parts: Sequence[ErrorPart]) -> str:
     """Return the main cause of the error: contention for cores if it is the largest part, else the simulated cause."""
-    if parts and parts[0].code == "error_of_contention":
-        share = parts[0].effect_s / (found.iteration.measured_s - found.iteration.predicted_s)
-        return render("contention_of_error", {**parts[0].params, "share": share})
+    error_s = found.iteration.measured_s - found.iteration.predicted_s
+    if error_s and parts and parts[0].code == "error_of_contention":
+        return render("contention_of_error", {**parts[0].params, "share": parts[0].effect_s / error_s})
     return found.cause.description if found.cause else ""
 
 

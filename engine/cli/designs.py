@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,15 @@ def load(name: str, *, draft: bool = False) -> Any:
     from meshwave.engine.files import find_design
 
     return load_design(find_design(name), draft=draft)
+
+
+@contextmanager
+def naming_design(name: str) -> Iterator[None]:
+    """Name the design in its errors, for commands that read several files."""
+    try:
+        yield
+    except DesignError as error:
+        raise DesignError(each.replace(where=f"{name}: {each.where}".rstrip(": ")) for each in error.problems) from None
 
 
 def check(options: argparse.Namespace) -> int:
@@ -244,12 +253,8 @@ def compare(options: argparse.Namespace) -> int:
 
     predictions = []
     for name in options.designs:
-        try:
+        with naming_design(name):
             predictions.append(predict(load(name)))
-        except DesignError as error:  # name the design in the error
-            raise DesignError(
-                each.replace(where=f"{name}: {each.where}".rstrip(": ")) for each in error.problems
-            ) from None
     changed = [describe_differences(predictions[0].design, prediction.design) for prediction in predictions]
     if options.json:
         rows = zip(predictions, changed, strict=True)
@@ -277,7 +282,10 @@ def import_file(options: argparse.Namespace) -> int:
     """Convert a file of another tool to a design, and write the design."""
     from meshwave.engine.imports import load_import, load_trace, split_name, traces
 
-    into, form = load(options.into) if options.into else None, getattr(options, "from") or ""
+    into, form = None, getattr(options, "from") or ""
+    if options.into:
+        with naming_design(options.into):
+            into = load(options.into)
     is_named = split_name(options.file[0])[1] and not form  # a trace has no name
     trace = load_trace(options.file, form if form in traces else "") if form in ("", *traces) and not is_named else None
     if trace is not None:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 MAX_ITERATIONS = 40
 """Maximum number of iterations of a fit; a few suffice."""
+ROUNDING = 1e-9
+"""Relative error of seconds below which they count as equal."""
 Floats = NDArray[np.float64]
 
 
@@ -50,7 +52,10 @@ def fit_terms(columns: Floats, seconds: Floats) -> tuple[list[float], float]:
             break
     left = float(((seconds - columns @ per) ** 2).sum())
     spread = float(((seconds - seconds.mean()) ** 2).sum())
-    return per.tolist(), 1 - left / spread if spread else 1.0
+    rounding = len(seconds) * (ROUNDING * float(np.abs(seconds).max(initial=0.0))) ** 2
+    if spread > rounding:
+        return per.tolist(), 1 - left / spread
+    return per.tolist(), 1.0 if left <= rounding else 0.0
 
 
 def _fit_best_subset(columns: Floats, wanted: Floats) -> Floats:

@@ -84,6 +84,7 @@ MESSAGES: dict[str, Message] = {
     "error_of_contention": "Contention for cores ({processes} processes on {cores})",
     "error_of_kind": _kind_name,
     "error_between_actions": "Time between actions",
+    "error_of_other_parts": "Smaller parts",
     "contention_of_error": _contention_of_error,
     "part_of_error": _part_of_error,
     "time_between_actions": _time_between_actions,

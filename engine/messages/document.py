@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwave.engine.messages import Message, fill_template, join_list
+from meshwave.engine.units import quantity
 
 
 def _wrong_type(value: str, expected: Sequence[str]) -> str:
@@ -16,9 +17,9 @@ def _wrong_type(value: str, expected: Sequence[str]) -> str:
 _BOUNDS = {"minimum": "at least", "maximum": "at most", "above": "more than", "below": "less than"}
 
 
-def _out_of_range(value: str, **bound: float) -> str:
+def _out_of_range(value: str, unit: str = "", **bound: float) -> str:
     ((relation, limit),) = bound.items()
-    return f"{value} should be {_BOUNDS[relation]} {limit:,.16g}"
+    return f"{value} should be {_BOUNDS[relation]} {quantity(limit, unit, 12) if unit else f'{limit:,.16g}'}"
 
 
 def _indivisible_width(heads: int, hidden: int, near: int, suitable: Sequence[int]) -> str:

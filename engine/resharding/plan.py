@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from meshwave.engine.resharding.additions import addition_seconds, partial_sum_moves
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.orderings import Ordering, orderings
-from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
+from meshwave.engine.resharding.orderings import Answer, Ordering, orderings
+from meshwave.engine.resharding.problem import Job, PlacedJob, lower_bound, makespan, run_in_order
 from meshwave.engine.resharding.strategies import Latency, Strategy, strategies
 from meshwave.engine.resharding.tasks import Load, Side, Tensor, UnitTask
 
@@ -89,11 +89,18 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
         )
         for task, latencies in zip(tasks, found, strict=True)
     ]
-    answer = taken.solve(jobs, links.nics)
-    placed = run_in_order(jobs, answer.order, links.nics)
-    reduce_s = addition_seconds(
-        partial_sum_moves(tasks, [(each.job, senders[each.job][each.host]) for each in placed]), tasks, links
-    )
+    is_fixed = all(len(task.senders) == 1 for task in tasks if task.addends)
+
+    def timed(answer: Answer) -> tuple[float, list[PlacedJob]]:
+        placed = run_in_order(jobs, answer.order, links.nics)
+        sent = [(each.job, senders[each.job][each.host]) for each in placed]
+        return addition_seconds(partial_sum_moves(tasks, sent), tasks, links), placed
+
+    # The search ignores the sums, whose duration depends on the senders.
+    answers = [taken.solve(jobs, links.nics)] if is_fixed else list(taken.candidates(jobs, links.nics))
+    outcomes = [timed(each) for each in answers]
+    best = min(range(len(answers)), key=lambda at: outcomes[at][0] + makespan(outcomes[at][1]))
+    answer, (reduce_s, placed) = answers[best], outcomes[best]
     gather_s = member.gather_seconds(tasks, links)
     planned = tuple(
         PlannedTask(
@@ -105,8 +112,7 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
         )
         for each in placed
     )
-    # The search ignores the sums, so the bound includes them only if the senders are fixed.
-    is_fixed = all(len(task.senders) == 1 for task in tasks if task.addends)
+    # The bound includes the sums only if the senders are fixed.
     length = reduce_s + makespan(placed) + gather_s
     bound = (reduce_s if is_fixed else 0.0) + lower_bound(jobs, links.nics) + gather_s
     is_optimal = (answer.is_optimal and is_fixed) or length <= bound * (1 + TOLERANCE)

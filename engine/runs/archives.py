@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from meshwave.engine.findings import Refusal, RunRefusal
+from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs.launchers import read_entry
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record
@@ -63,8 +64,7 @@ def import_run(record: Record, file: Path) -> Entry:
     """Extract the run folder of an archive, and add the run to the run database.
 
     Raises:
-        Refusal: the file is not an archive of a run, or the run already exists here.
-        RunFolderError: the run folder in the archive is damaged.
+        Refusal: the file is not an archive of a run, its run folder is damaged, or the run already exists here.
     """
     runs = record.place / "runs"
     with tempfile.TemporaryDirectory(prefix=IMPORTING, dir=runs) as temporary:
@@ -81,7 +81,10 @@ def import_run(record: Record, file: Path) -> Entry:
         except RecursionError:
             raise _archive_error(file, "its folders are nested too deeply") from None
         folder = Path(temporary) / run
-        entry = read_entry(folder)
+        try:
+            entry = read_entry(folder)
+        except RunFolderError as error:
+            raise _damaged_archive(file, error) from None
         folder.chmod(0o700)
         try:
             folder.rename(record.folder(run))
@@ -164,3 +167,11 @@ def _check_members(archive: tarfile.TarFile, file: Path, free_bytes: int) -> str
 
 def _archive_error(file: Path, reason: str) -> Refusal:
     return Refusal("not_a_run_archive", {"file": str(file), "reason": reason})
+
+
+def _damaged_archive(file: Path, error: RunFolderError) -> Refusal:
+    """Return the error for a damaged run folder without the path of the temporary folder, which is removed."""
+    params = error.problem.params
+    if "path" not in params:
+        return _archive_error(file, f"its run folder has no {params['file']}")
+    return _archive_error(file, f"{Path(params['path']).name} is damaged: {params['problem']}")

@@ -141,9 +141,13 @@ def _memory_line(memory: MeshMemory) -> str:
 def step_time_text(found: Comparison) -> str:
     """Return the step time, such as ``median 258 ms, IQR 225 ms-319 ms (18 steps, 1 warm-up step excluded)``."""
     iteration, unit = found.iteration, found.unit
-    excluded = fill_template(", {count} warm-up {count:plural|step|steps} excluded", count=iteration.warm_up)
-    steps = fill_template("{count} {count:plural|step|steps}", count=iteration.steps)
-    counted = f"({steps}{excluded if iteration.warm_up else ''})"
+    counted = fill_template("{count} {count:plural|step|steps}", count=iteration.steps)
+    if iteration.warm_up:
+        counted += fill_template(", {count} warm-up {count:plural|step|steps} excluded", count=iteration.warm_up)
+    if iteration.memory_steps:
+        text = ", {count} {count:plural|step|steps} that measured memory excluded"
+        counted += fill_template(text, count=iteration.memory_steps)
+    counted = f"({counted})"
     if iteration.steps < 2:
         return f"{duration(iteration.measured_s, unit)} {counted}"
     quartiles = f"{duration(iteration.low_s, unit)}-{duration(iteration.high_s, unit)}"

@@ -137,6 +137,7 @@ export class Cluster extends Canvas {
     } else if (type === "answered" && gesture !== "try_tile" && gesture !== "preview_axes") {
       this.steppers[/** @type {"nodes" | "devices_per_node"} */ (gesture)]?.acknowledge();
       if (!this.gestures.gesture) this.ghost = null; // otherwise the message belongs to the next gesture
+      if (gesture === "tile") this.tiler.onTiled();
       if (refused) this.announce(refused);
       this.redraw();
     }

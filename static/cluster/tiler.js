@@ -14,6 +14,7 @@ const AXES = {
 
 export class Tiler {
   isTyped = false; // true if the numbers differ from those of the design
+  unanswered = 0; // tilings that Python has not answered yet
   timer = 0;
 
   /** @param {import("./cluster.js").Cluster} cluster */
@@ -52,11 +53,15 @@ export class Tiler {
     return { pp, dp, cp, tp };
   }
 
-  /** Show the sizes of the design (of its first mesh if meshes differ), unless the user is typing. */
+  /**
+   * Show the sizes of the design (of its first mesh if meshes differ), unless the user is typing or a tiling is on its
+   * way: sizes that were typed after it must not be replaced by its result.
+   */
   update() {
     const { root, meshList: meshes } = this.cluster;
     const focused = focusedElement(root);
-    if (this.isTyped && this.fields.some((field) => field === focused)) return;
+    if (this.unanswered > 1) return; // the last one sets the sizes
+    if (this.isTyped && (this.unanswered || this.fields.some((field) => field === focused))) return;
     const { dp = 1, cp = 1, tp = 1 } = Object.fromEntries(meshes[0]?.axes ?? []);
     const sizes = [Math.max(1, meshes.length), dp, cp, tp];
     this.fields.forEach((field, i) => (field.value = String(sizes[i])));
@@ -74,7 +79,11 @@ export class Tiler {
 
   tile() {
     this.isTyped = false; // the typed sizes become the sizes of the design
-    this.cluster.send("tile", this.sizes);
+    if (this.cluster.send("tile", this.sizes)) this.unanswered++;
+  }
+
+  onTiled() {
+    this.unanswered = Math.max(0, this.unanswered - 1);
   }
 
   revert() {

@@ -305,14 +305,15 @@ function table(rows, total, write, search = () => {}) {
 /** A bar of parts with their names. @param {PathAnswer} answer */
 function stack({ by_category_s: categories, makespan_s: total }) {
   const parts = Object.entries(categories).filter(([, value]) => value > 0);
-  const pieces = parts.map(([name, value]) =>
+  const nameOf = (/** @type {string} */ part) => (part === "update" ? "optimizer step" : part); // as in the legend
+  const pieces = parts.map(([part, value]) =>
     h("i", {
-      "data-part": name,
-      title: `${name} ${percent(value / total)}`,
+      "data-part": part,
+      title: `${nameOf(part)} ${percent(value / total)}`,
       style: { "flex-grow": (100 * value) / total },
     }),
   );
-  const names = parts.map(([name]) => h("span.mw-timeline-key", {}, h("i", { "data-part": name }), name));
+  const names = parts.map(([part]) => h("span.mw-timeline-key", {}, h("i", { "data-part": part }), nameOf(part)));
   return [h("div.mw-timeline-stack", {}, ...pieces), h("div.mw-timeline-keys", {}, ...names)];
 }
 

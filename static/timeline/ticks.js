@@ -28,11 +28,11 @@ export function axisUnit(largest, unit) {
   return largest >= 2e-3 ? { name: "ms", factor: 1e3 } : { name: "µs", factor: 1e6 };
 }
 
-/** @type {Intl.NumberFormat[]} */
-const FORMATS = []; // by their number of decimals
+/** @type {Record<string, Intl.NumberFormat>} */
+const FORMATS = {}; // by their number of decimals and their unit
 
-/** @param {number} value @param {number} step @param {{factor: number}} unit */
-export function axisText(value, step, { factor }) {
+/** @param {number} value @param {number} step @param {{factor: number, name: string}} unit */
+export function axisText(value, step, { factor, name }) {
   const digits = clamp(Math.ceil(-Math.log10(step * factor) - 1e-9), 0, 9);
-  return (FORMATS[digits] ??= numberFormat(digits, digits)).format(value * factor);
+  return (FORMATS[`${digits}${name}`] ??= numberFormat(digits, digits, !name)).format(value * factor);
 }

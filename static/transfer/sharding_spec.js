@@ -110,13 +110,21 @@ export class ShardingSpec {
     const role = dim === null ? "replicates" : `shards dim ${dim}`;
     const name = this.axisNames[axis] ?? "";
     const size = ` ${name ? `${name} ` : ""}× ${this.shape[axis]}`;
-    const label = `${this.side} axis ${axis}${size}, ${this.partial.has(axis) ? "partial sums" : role}`;
+    const isPartial = this.partial.has(axis);
+    const label = `${this.side} axis ${axis}${size}, ${isPartial ? "partial sums" : role}`;
     const tip = "Drag the axis to a dim. Keys: ← → to the next dim, ↑ ↓ in the order of axes, Delete to replicate";
     return h(
       "button.mw-tr-axis",
-      { type: "button", "data-axis": axis, "data-tip": tip, "aria-label": label },
+      {
+        type: "button",
+        "data-axis": axis,
+        "data-partial": isPartial ? "" : null,
+        "data-tip": tip,
+        "aria-label": label,
+      },
       h("i", {}, String(axis)),
       size,
+      isPartial && h("span", {}, "partial"),
     );
   }
 

@@ -6,6 +6,7 @@ Every page is checked at its end for console errors and for requests to other se
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.gestures import centre, drag, eventually, press_and_drag, wait_for_paint
+from tests.conftest import PATIENCE_S
 
 if TYPE_CHECKING:
     from meshwave.designer.state.design_session import Session
@@ -367,6 +369,33 @@ def test_the_cluster_is_tiled_or_the_reason_for_a_refusal_is_shown(page: Page, d
     page.keyboard.press("Enter")
 
     eventually(page, lambda: seen_pixels(page) == [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+def test_sizes_typed_while_a_tiling_is_computed_are_not_replaced_by_its_result(
+    page: Page, draw: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshwave.designer.state.design_session import Session
+
+    may_answer, edit = threading.Event(), Session.edit
+
+    def edit_later(session: Session, *change: Any) -> None:
+        assert may_answer.wait(PATIENCE_S)
+        edit(session, *change)
+
+    monkeypatch.setattr(Session, "edit", edit_later)
+    draw(document())
+    pp = page.get_by_label("pp: meshes in the pipeline")
+    pp.fill("2")
+    page.keyboard.press("Enter")
+    pp.fill("3")
+    page.mouse.move(*centre(page.get_by_role("button", name="Tile", exact=True)))
+    page.mouse.down()  # the field loses the focus
+    may_answer.set()
+    eventually(page, lambda: seen_pixels(page) == [[0], [1]])
+    wait_for_paint(page)
+    page.mouse.up()
+
+    eventually(page, lambda: seen_pixels(page) == [[0], [1], [2]])
 
 
 def test_nodes_and_devices_are_added_without_moving_a_mesh(page: Page, draw: Callable[..., Session]) -> None:

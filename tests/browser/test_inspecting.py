@@ -152,7 +152,9 @@ def test_the_critical_path_panel_lists_parts_and_what_if_results(drawn: Drawn) -
 
     drawn.press_key("c")
 
-    expect(panel(drawn)).to_contain_text(re.compile(r"99\.\d% compute, 0\.\d% update"))
+    expect(panel(drawn)).to_contain_text(re.compile(r"99\.\d% compute, 0\.\d% optimizer step"))
+    expect(panel(drawn).locator(".mw-timeline-key").last).to_have_text("optimizer step")
+    expect(panel(drawn)).not_to_contain_text("update")
     expect(panel(drawn).locator(".mw-timeline-gains dt").first).to_have_text("stage 3")  # it holds the head
     tenth = panel(drawn).locator(".mw-timeline-gains dd").nth(1).inner_text()
     expect(panel(drawn)).to_contain_text("span bubble ratio")

@@ -231,6 +231,24 @@ def test_a_problem_is_shown_at_its_field_and_a_click_in_the_list_focuses_the_fie
     expect(shell.words("model.layers")).to_have_count(0)
 
 
+def test_a_computation_in_the_list_of_problems_has_not_the_colour_of_an_error(stage: Stage, session: Session) -> None:
+    problems = Problems(session, sizing_mode="stretch_both")
+    page = stage.show(lambda: problems)
+    entry = {"where": "pipeline", "code": "x", "message": "text", "fixes": []}
+    stage.run(lambda: problems.param.update(problems=[{**entry, "severity": each} for each in ("error", "computing")]))
+    expect(page.locator(".mw-problem")).to_have_count(2)
+
+    error, computing = (
+        page.locator(f".mw-problem[data-severity={severity}]").evaluate(
+            "line => [...line.querySelectorAll('.mw-svg, b')].map((part) => getComputedStyle(part).color)"
+        )
+        for severity in ("error", "computing")
+    )
+
+    assert len(error) == len(computing) == 2
+    assert not set(error) & set(computing)
+
+
 def test_a_fix_in_the_list_of_problems_is_applied_with_the_keyboard(shell: Shell) -> None:
     shell.type("model.layers", "3")
     shell.page.locator(".mw-problem").focus()

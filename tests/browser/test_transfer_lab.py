@@ -108,6 +108,22 @@ def test_a_link_opens_a_transfer_and_dragging_an_axis_replans_it(shown: Callable
     expect(page.locator(".mw-tr-ghost")).to_have_count(0)
 
 
+def test_axes_with_partial_sums_are_marked(shown: Callable[..., Shown]) -> None:
+    lab = shown()
+    expect(lab.chip("source", 1)).not_to_contain_text("partial")
+    field = lab.page.locator('input[data-path="source.partial"]')
+
+    field.fill("1")
+    field.press("Enter")
+
+    expect(lab.chip("source", 1)).to_contain_text("partial")
+    expect(lab.chip("source", 0)).not_to_contain_text("partial")
+    expect(lab.chip("source", 1)).to_have_css("border-style", "dashed")
+    chip, slot = (each.bounding_box() for each in (lab.chip("source", 1), lab.slot("source", "none")))
+    assert chip is not None and slot is not None
+    assert chip["x"] + chip["width"] < slot["x"] + slot["width"]
+
+
 def test_axes_move_by_keys_and_problems_are_shown_at_their_fields(shown: Callable[..., Shown]) -> None:
     lab = shown()
     page = lab.page

@@ -232,6 +232,44 @@ def test_a_refusal_redirects_without_the_token(port: int) -> None:
     assert refused.headers["Location"].removeprefix(".") == "/refused?next=/transfer"
 
 
+DRAFT = "0123456789ab"
+
+
+def arguments_of_page(port: int, path: str, cookie: str) -> dict[str, Any]:
+    """Return the arguments of the page that a browser opens."""
+    payload = re.search(r'"token":"([^".]+)', answer(port, path, Cookie=cookie).read().decode())
+    assert payload is not None
+    arguments: dict[str, Any] = get_token_payload(payload[1])["arguments"]
+    return arguments
+
+
+@pytest.mark.slow
+def test_the_link_with_the_token_opens_the_design_that_was_refused_before(port: int) -> None:
+    """A page is refused when it is reloaded after a restart of the server, which forgets its cookies."""
+    refused = answer(port, f"/?draft={DRAFT}&token=outdated")
+    path = refused.headers["Location"].removeprefix(".")
+    assert path == f"/refused?next=/%3Fdraft%3D{DRAFT}"
+    kept = cookie_of(answer(port, path))
+
+    assert arguments_of_page(port, f"/?token={TOKEN}", kept)["draft"] == [DRAFT.encode()]
+    assert "draft" not in arguments_of_page(port, f"/?token={TOKEN}&example=02-two-waves", kept)
+    assert "draft" not in arguments_of_page(port, f"/?token={TOKEN}", kept.replace(DRAFT, "elsewhere"))
+    assert status(port, "/", Cookie=kept) == 403
+
+
+def test_only_the_own_page_makes_a_browser_keep_a_design(port: int) -> None:
+    path = f"/refused?next=/%3Fdraft%3D{DRAFT}"
+
+    assert answer(port, path, **{"Sec-Fetch-Site": "cross-site"}).headers["Set-Cookie"] is None
+    assert answer(port, "/refused?next=/%3Fdraft%3Delsewhere").headers["Set-Cookie"] is None
+
+
+def test_a_refused_page_is_opened_when_it_is_reloaded_by_an_admitted_browser(port: int) -> None:
+    found = answer(port, f"/refused?next=/%3Fdraft%3D{DRAFT}", Cookie=sign_in(port))
+
+    assert (found.status, found.headers["Location"]) == (302, f"/?draft={DRAFT}")
+
+
 def test_a_request_with_a_large_body_is_rejected_without_reading_it(port: int) -> None:
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
     connection.putrequest("POST", f"/?token={TOKEN}")

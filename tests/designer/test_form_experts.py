@@ -185,3 +185,22 @@ def test_the_form_follows_the_session(session: Session) -> None:
     assert form.problems["model.layers"][0]["severity"] == "error"
     assert form.focus_field("model.layers")
     assert not form.focus_field("meshes[0].devices")
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "reason"),
+    [
+        ("cluster.device.memory_bytes", "-3 GB", "-3 GB should be at least 1 B"),
+        ("cluster.device.memory_bytes", "0", "0 B should be at least 1 B"),
+        ("cluster.inter_node.latency_s", "-2 us", "-2 µs should be at least 0 s"),
+    ],
+)
+def test_an_amount_out_of_range_is_refused_in_the_unit_of_its_field(
+    path: str, typed: str, reason: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = Form(session)
+    messages = SentMessages(form, monkeypatch)
+
+    form._handle_msg({"type": "change", "path": path, "value": typed})
+
+    assert messages.messages_of_type("changed")[0]["refused"] == reason

@@ -299,6 +299,7 @@ def test_columns_show_changes_and_differences_to_the_first(session: Session) -> 
     assert first["cells"]["iteration"]["change"] is None
     assert (last["open"], last["cells"]["iteration"]["change"]["verdict"]) == (True, "worse")
     assert last["differences"] == ["schedule: hanayo, waves 2 -> 1f1b"]
+    assert last["cells"]["inflight"] == {"value": "4", "small": "microbatches at the peak", "change": None, "wrong": ""}
 
 
 def test_designs_are_unpinned_added_and_cleared_in_the_table(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ test("seconds and bytes have three digits and the unit that fits", () => {
     ["0 s", "1.2 µs", "1.23 ms", "12.3 s"],
   );
   assert.equal(amount(1234.5, ""), "1,235");
+  assert.equal(plain(amount(340506, "s")), "340506 s"); // as in the strip of numbers, which Python writes
+  assert.equal(plain(bytes(5e19)), "50000 PB");
   assert.deepEqual(
     [512, 2e3, 8.05e10].map((value) => plain(bytes(value))),
     ["512 B", "2 kB", "80.5 GB"],
@@ -94,7 +96,9 @@ test("numbers of an axis have the unit of the largest one", () => {
     ["s", "ms", "µs"],
   );
   assert.equal(axisUnit(3, "").name, "");
-  assert.equal(axisText(0.0125, 0.0005, { factor: 1e3 }), "12.5");
+  assert.equal(axisText(0.0125, 0.0005, { factor: 1e3, name: "ms" }), "12.5");
+  assert.equal(axisText(300000, 1e5, axisUnit(4e5, "s")), "300000");
+  assert.equal(axisText(300000, 1e5, axisUnit(4e5, "")), "300,000");
 });
 
 test("colours are read in the notations of style sheets and browsers", () => {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwave.engine.predict.link_flows import Limit
 from meshwave.engine.predict.link_load import port_name
 from meshwave.engine.predict.questions.rank_activity import Lanes, Spans
-from meshwave.engine.program.action import Op
+from meshwave.engine.program.action import WORDS, Op
 from meshwave.engine.program.timeline import Floats
 from meshwave.engine.units import percent
 
@@ -22,6 +22,8 @@ FindLimit = Callable[[int, float, float], Limit | None]
 LIMIT_LOOKUPS = 1_000
 """Maximum number of transfers of a path whose port is looked up."""
 CATEGORIES = ("compute", "transfer", "reduction", "gather", "update", "waiting")
+SHOWN_NAMES = {"update": WORDS["STEP"]}
+"""Names of categories that people read elsewhere under another name than that of the JSON data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +93,11 @@ class CriticalPath:
         if not total:
             return "the step takes no time"
         parts = sorted(self.seconds_by_category.items(), key=lambda part: -part[1])
-        return ", ".join(f"{percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total)
+        return ", ".join(
+            f"{percent(seconds / total)} {SHOWN_NAMES.get(name, name)}"
+            for name, seconds in parts
+            if seconds >= 0.005 * total
+        )
 
     def seconds_within(self, start: float, end: float, ranks: NDArray[np.bool_]) -> float:
         """Return the seconds between ``start`` and ``end`` during which the path is on the given ranks.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
 from meshwave.engine.predict.questions.critical_path import CriticalPath
-from meshwave.engine.program.action import Op
+from meshwave.engine.program.action import WORDS, Op
 from meshwave.engine.program.program import Program
 
 Changed = Literal["stage", "mesh", "transfers", "reductions", "gathers", "update"]
@@ -49,7 +49,9 @@ class Change:
         """Return the name of the group, such as ``stage 2``, ``mesh C`` or ``transfers``."""
         if self.what == "mesh":
             return f"mesh {meshes[self.number]}"
-        return f"stage {self.number}" if self.what == "stage" else self.what
+        if self.what == "stage":
+            return f"stage {self.number}"
+        return WORDS["STEP"] if self.what == "update" else self.what
 
 
 @dataclass(frozen=True)

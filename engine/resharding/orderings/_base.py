@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import cleandoc
 from typing import ClassVar, NamedTuple
 
@@ -37,6 +37,10 @@ class Ordering(ABC):
     @abstractmethod
     def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
         """Return sender hosts and an order for all jobs."""
+
+    def candidates(self, jobs: Sequence[Job], nics: int = 1) -> Iterator[Answer]:
+        """Yield results for a caller that counts costs beyond the jobs and chooses; by default only that of solve()."""
+        yield self.solve(jobs, nics)
 
     @classmethod
     def help(cls) -> str:

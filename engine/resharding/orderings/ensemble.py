@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from meshwave.engine.resharding.orderings._base import TOLERANCE, Answer, Ordering, orderings
@@ -28,3 +28,8 @@ class Ensemble(Ordering):
             if shortest <= bound * (1 + TOLERANCE):
                 return Answer(best.order, is_optimal=True)
         return best
+
+    def candidates(self, jobs: Sequence[Job], nics: int = 1) -> Iterator[Answer]:
+        """Yield the result of each other ordering."""
+        others = (each for each in orderings.values() if not isinstance(self, each))
+        yield from (each().solve(jobs, nics) for each in others)

@@ -78,6 +78,7 @@ class Iteration(NamedTuple):
     high_s: float
     steps: int
     warm_up: int  # untimed steps at the beginning
+    memory_steps: int = 0  # steps that measured memory, which are not timed
 
     @property
     def error(self) -> float | None:
@@ -145,7 +146,8 @@ class Comparison:
         """Predicted and measured step time."""
         seconds = self.recording.seconds
         low, median, high = (float(each) for each in np.percentile(seconds, QUARTILES))
-        return Iteration(self.prediction.timeline.makespan, median, low, high, len(seconds), self.recording.warm_up)
+        left_out = self.recording.warm_up, self.recording.memory_steps
+        return Iteration(self.prediction.timeline.makespan, median, low, high, len(seconds), *left_out)
 
     @cached_property
     def rows(self) -> MeasuredDurations:

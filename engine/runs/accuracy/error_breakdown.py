@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 
 LEAST_SHARE = 1e-3
 """Smallest part of an error that is listed, as a share of the predicted step time."""
+LEAST_REST = 1e-6
+"""Smallest sum of the parts that are not listed that is a part itself, as a share of the predicted step time."""
 
 
 class ErrorPart(NamedTuple):
@@ -38,6 +40,8 @@ def error_parts(
 ) -> list[ErrorPart]:
     """Return the parts of the prediction error of a step time, largest first; their effects add up to the error.
 
+    The last part is the sum of the parts that are too small to be listed; no part is listed if all are.
+
     The measured durations of one kind of action after another replace the predicted ones, and the step is simulated
     again each time. The remaining difference is the time between actions.
 
@@ -57,7 +61,10 @@ def error_parts(
         before = now
     parts.append(ErrorPart("error_between_actions", {}, measured_s - before))
     found = [part for part in parts if abs(part.effect_s) > LEAST_SHARE * predicted_s]
-    return sorted(found, key=lambda part: -abs(part.effect_s))
+    rest_s = measured_s - predicted_s - sum(part.effect_s for part in found)
+    has_rest = found and abs(rest_s) > LEAST_REST * predicted_s
+    rest = [ErrorPart("error_of_other_parts", {}, rest_s)] if has_rest else []
+    return sorted(found, key=lambda part: -abs(part.effect_s)) + rest
 
 
 def _part_changes(

@@ -89,14 +89,19 @@ class Recording:
         return seconds
 
     @cached_property
+    def _steps_apart(self) -> frozenset[int]:
+        """Numbers of the recorded steps with additional work; empty if there are no others."""
+        apart = frozenset(self._header.apart).intersection(self.steps) if self.steps else frozenset()
+        return apart if len(apart) < len(self.steps) else frozenset()
+
+    @cached_property
     def timed_steps(self) -> tuple[int, ...]:
         """Numbers of the steps that count for the step time.
 
         Steps with additional work, such as measuring memory, are excluded. So are warm-up steps, unless nothing else is
         left: the first step, and slow steps right after it.
         """
-        apart = self._header.apart if self.steps else ()
-        steps = [step for step in self.steps if step not in apart] or list(self.steps)
+        steps = [step for step in self.steps if step not in self._steps_apart]
         took = dict(zip(self.steps, self.makespans.tolist(), strict=True))
         later = sorted(took[step] for step in steps[len(steps) // 2 :])
         usual = later[len(later) // 2] if later else 0.0
@@ -107,8 +112,13 @@ class Recording:
 
     @property
     def warm_up(self) -> int:
-        """Number of recorded steps before the first timed one."""
-        return self.steps.index(self.timed_steps[0]) if self.timed_steps else 0
+        """Number of recorded steps before the first timed one, except those with additional work."""
+        return len(self.steps) - len(self.timed_steps) - self.memory_steps
+
+    @property
+    def memory_steps(self) -> int:
+        """Number of steps that are not timed because they had additional work, namely measuring memory."""
+        return len(self._steps_apart)
 
     @property
     def seconds(self) -> Floats:

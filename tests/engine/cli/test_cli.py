@@ -446,6 +446,14 @@ def test_import_reports_its_changes(meshwave: Command, write: Callable[..., Path
     assert (status, out, err) == (0, "", "2 meshes of one device each replaced the 4 of the design\n")
 
 
+def test_import_names_the_design_that_cannot_be_read(meshwave: Command, write: Callable[..., Path]) -> None:
+    broken = write("x", "broken.json")
+
+    status, _, err = meshwave("import", write("0F0,0B0\n1F0,1B0", "x.csv"), "--into", broken)
+
+    assert (status, err) == (2, f"{broken}: line 1, column 1 is not JSON: Expecting value\n")
+
+
 def test_import_shows_the_problems_of_the_file(meshwave: Command, write: Callable[..., Path], tmp_path: Path) -> None:
     path = write("0F0,0B0\n1F0,1X0", "x.csv")
 

@@ -70,3 +70,12 @@ def test_terms_that_samples_cannot_distinguish_share_a_price() -> None:
 
 def test_one_size_suffices_for_a_line() -> None:
     assert fit_line([(1000.0, 2.0)]).r2 == 1.0
+
+
+def test_an_exact_fit_of_samples_that_are_equal_up_to_rounding_explains_them() -> None:
+    seconds = np.array([0.1 + 0.2, 0.3, 0.3])
+
+    line = fit_line([(size, each) for size, each in zip((8, 16, 32), seconds, strict=True)])
+
+    assert line.alpha_s == pytest.approx(0.3)
+    assert line.r2 == 1

@@ -31,6 +31,8 @@ from meshwave.engine.resharding import (
     unit_tasks,
     volume,
 )
+from meshwave.engine.resharding.orderings.ensemble import MEMBERS
+from meshwave.engine.resharding.plan import plan_tasks
 from tests.engine.resharding.test_moves import sides
 
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
@@ -108,6 +110,34 @@ def test_costs_include_sums_and_the_playback_sends_their_addends(planned: Transf
     additions = [move for move in planned.moves if move.is_partial_sum(planned.tasks[move.task])]
     assert (plan.reduce_s > 0) == bool(additions)
     assert planned.simulated_s >= max((5e-11 * move.elements + 1e-5 for move in additions), default=0.0)
+
+
+def test_the_ensemble_counts_the_sums_of_partial_tensors() -> None:
+    """One sender has the other partial sums on its own host; the search alone prefers no sender."""
+    hosts = {rank: rank // 3 for rank in range(8)}
+    source = Mesh((2, 2), (2, 3, 4, 5), tuple(hosts[rank] for rank in (2, 3, 4, 5)))
+    destination = Mesh((1, 2), (6, 7), (2, 2))
+    links = Links(Link(1e-6, 4e10), Link(5e-6, 1.25e9), hosts)
+
+    lengths = {
+        name: plan_transfer(
+            Tensor((1,), 2), (source, ("R", "P1")), (destination, ("R",)), links, ordering=name
+        ).plan.makespan_s
+        for name in orderings
+    }
+
+    assert lengths["ensemble"] == min(lengths.values()) == pytest.approx(7e-6, rel=1e-3)
+
+
+@given(partial_transfers())
+def test_the_ensemble_is_never_worse_than_its_members_for_partial_tensors(planned: Transfer) -> None:
+    has_choice = any(task.addends and len(task.senders) > 1 for task in planned.tasks)
+    lengths = {
+        name: plan_tasks(planned.tasks, planned.links, planned.plan.strategy, name, None).makespan_s
+        for name in ("ensemble", *(orderings if has_choice else MEMBERS))
+    }
+
+    assert lengths["ensemble"] <= min(lengths.values()) * (1 + 1e-9)
 
 
 def test_a_group_reduces_and_scatters_so_that_each_rank_sends_a_piece() -> None:

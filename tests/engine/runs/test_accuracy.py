@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwave.designer.views.run_comparison import comparison_data
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError, RunError
@@ -24,6 +25,7 @@ from meshwave.engine.runs.recording import (
     write_clocks,
 )
 from meshwave.engine.runs.run import Contention
+from meshwave.engine.runs.run_comparison import step_time_text
 from tests.engine.costs.profiles import example_profile
 from tests.engine.runs.play import draw
 from tests.engine.runs.recorded import record, record_inside
@@ -111,6 +113,16 @@ def test_the_parts_of_an_error_add_up_to_it_with_the_largest_first(tmp_path: Pat
     assert sum(part.effect_s for part in parts) == pytest.approx(error_s, rel=1e-2)
 
 
+def test_parts_that_are_too_small_to_be_listed_are_one_part_together(tmp_path: Path, prediction: Prediction) -> None:
+    seconds = slowed_timeline(prediction, 3.0, op=Op.B) * np.where(rows_with(prediction, op=Op.F), 1.0005, 1.0)
+    found = compare_with(tmp_path, prediction, seconds)
+    parts = found.error_parts()
+
+    assert [part.name for part in parts] == ["Backward", "Smaller parts"]
+    error_s = found.iteration.measured_s - found.iteration.predicted_s
+    assert sum(part.effect_s for part in parts) == pytest.approx(error_s, rel=1e-9)
+
+
 def test_contention_for_cores_explains_longer_computations_up_to_the_processes_per_core(
     tmp_path: Path, prediction: Prediction
 ) -> None:
@@ -122,6 +134,20 @@ def test_contention_for_cores_explains_longer_computations_up_to_the_processes_p
     twice = prediction.costs.simulate(prediction.program, np.minimum(compute, 2.0) * prediction.costs.seconds).makespan
     assert first.effect_s == pytest.approx(twice - prediction.timeline.makespan, rel=1e-2)
     assert {part.name for part in others} >= {"Forward", "Backward"}
+
+
+def test_a_step_that_takes_exactly_the_predicted_time_despite_contention_is_compared(
+    tmp_path: Path, prediction: Prediction
+) -> None:
+    factors = np.where(prediction.program.is_compute, 2.0, 0.1)  # short messages and steps offset some contention
+    found = compare_with(tmp_path, prediction, factors * prediction.costs.seconds)
+    found.__dict__["iteration"] = found.iteration._replace(measured_s=found.iteration.predicted_s)
+    contention = Contention(processes=4, cores=2)
+    assert found.error_parts(contention)[0].name.startswith("Contention")
+
+    bars = comparison_data(found, contention)["waterfall"]
+
+    assert bars[0]["to"] == bars[-1]["to"]
 
 
 def test_a_slow_link_is_named_by_its_ends(tmp_path: Path, prediction: Prediction) -> None:
@@ -239,9 +265,13 @@ def test_inseparable_activities_are_reported_together(tmp_path: Path) -> None:
 
 def test_step_times_have_quartiles_and_exclude_warm_up_steps(tmp_path: Path, prediction: Prediction) -> None:
     stretched = (9.0, 5.0, 1.0, 1.2, 1.1, 1.0, 40.0, 1.3)
-    found = compare_with(tmp_path, prediction, prediction.costs.seconds, stretched=stretched, apart=(6,)).iteration
+    compared = compare_with(tmp_path, prediction, prediction.costs.seconds, stretched=stretched, apart=(6,))
+    found = compared.iteration
 
-    assert (found.steps, found.warm_up) == (5, 2)
+    assert (found.steps, found.warm_up, found.memory_steps) == (5, 2, 1)
+    assert step_time_text(compared).endswith(
+        "(5 steps, 2 warm-up steps excluded, 1 step that measured memory excluded)"
+    )
     took = [times / found.predicted_s for times in (found.low_s, found.measured_s, found.high_s)]
     assert took == pytest.approx([1.0, 1.1, 1.2], rel=1e-3)
 

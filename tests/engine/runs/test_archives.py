@@ -245,11 +245,17 @@ def test_an_archive_that_expands_is_refused_before_it_fills_disk_or_memory(
         import_run(record, path)
 
 
-def test_a_damaged_run_in_an_archive_is_refused(home: Callable[[str], Record], tmp_path: Path) -> None:
+def test_a_damaged_run_in_an_archive_is_refused(
+    home: Callable[[str], Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = home("here")
     made = archive(tmp_path / "x.tar.gz", (f"{FOLDER}/design.json", FILE, b"{}"))
+    empty = archive(tmp_path / "y.tar.gz", (f"{FOLDER}/run.json", FILE, b"{}"))
 
-    assert cli.main(["runs", "import", str(made)]) in (1, 2)
+    for file in (made, empty):
+        assert cli.main(["runs", "import", str(file)]) in (1, 2)
+        message = capsys.readouterr().err
+        assert str(file) in message and ".import-" not in message and "design.json" in message
     assert cli.main(["runs", "import", str(tmp_path / "none.tar.gz")]) == 2
 
     assert record.entries() == []
