@@ -56,7 +56,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("quick", deadline=None, max_examples=EXAMPLES // 4)
+settings.register_profile("quick", deadline=None, max_examples=EXAMPLES // 8)
 settings.register_profile("nightly", deadline=None, max_examples=25 * EXAMPLES, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 

@@ -58,6 +58,7 @@ def test_an_unchanged_design_adds_no_undo_step(session: Session, design: Design)
     assert session.history == ("", "")
 
 
+@pytest.mark.slow
 def test_the_history_is_limited(session: Session) -> None:
     for step in range(LONGEST_HISTORY + 2):
         session.edit("name", f"design {step}", f"rename {step}")

@@ -51,6 +51,7 @@ def test_the_page_shows_all_views_in_their_order(widgets: Widgets) -> None:
         assert widgets.view(name) is widgets.view(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", views)
 def test_a_view_is_shown_by_name(widgets: Widgets, name: str) -> None:
     tabs = widgets.side if views[name].place == "side" else widgets.dock

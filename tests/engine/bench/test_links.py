@@ -19,6 +19,7 @@ def test_the_network_limits_one_design_and_not_the_other() -> None:
     assert idle.network_s < 0.1 * idle.makespan_s
 
 
+@pytest.mark.slow
 def test_every_figure_is_a_time_or_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links_bench, "REPEATS", 1)
 

@@ -342,6 +342,7 @@ def test_compare_names_the_invalid_design(meshwave: Command, wrong_file: Path) -
 # ---- export ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "start"),
     [
@@ -574,6 +575,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize(
     ("content", "told"),

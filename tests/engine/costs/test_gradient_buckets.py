@@ -126,6 +126,7 @@ def test_split_backwards_finish_gradients_in_their_weight_halves() -> None:
     assert found["0W7"][0] < found["0REDUCE_GRAD0"][0] < found["0W7"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "pp"), SCHEDULES)
 def test_shared_links_without_contention_start_buckets_at_the_same_times(schedule: str, pp: int) -> None:
     """The event loop starts them by timers, the fast path by edges of the graph."""

@@ -40,6 +40,7 @@ DESIGNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DESIGNS)
 def test_the_layers_of_a_block_end_with_the_block(name: str) -> None:
     predicted = predict(DESIGNS[name]())

@@ -51,6 +51,7 @@ def test_a_known_device_names_its_constants_and_the_nearest_runs():
     assert 0.5 * numbers["makespan_s"] < low <= high < 2 * numbers["makespan_s"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["dense", "moe"])
 def test_four_fifths_of_the_runs_of_an_unknown_source_lie_in_their_interval(arch):
     """Each run is predicted, and its interval is found, without any run of its source."""

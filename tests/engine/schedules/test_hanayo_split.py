@@ -55,6 +55,7 @@ def test_one_wave_with_a_split_backward_equals_four_with_a_whole_one() -> None:
     assert bubbles[1, "split"] == bubbles[4, "whole"] == bubbles[1, "whole"] / 4
 
 
+@pytest.mark.slow
 @given(p=P, w=WAVES, m=M, grouping=groupings, c=st.integers(0, 24).map(lambda eighths: eighths / 8))
 @pytest.mark.parametrize(
     ("forward", "backward", "weight"), [(1, 2, 1), (1, 2, 0.75), (1, 2, 0.5), (1, 2.5, 1), (1, 3, 1.5)]

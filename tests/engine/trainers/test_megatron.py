@@ -32,6 +32,7 @@ def stages(design: Design) -> tuple[int, ...]:
     return design.pipeline.stages or (design.model.layers,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_arguments_are_read_back_as_the_same_design(seed: int) -> None:
     design = draw_design(seed)
