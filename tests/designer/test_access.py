@@ -97,6 +97,8 @@ def test_the_last_messages_of_a_closed_page_are_handled_although_pings_fail(
     async def leave_at_once() -> None:
         page = await PageClient.open(f"http://127.0.0.1:{port}/?token={TOKEN}")
         await send_together(page, 20)
+        while not handled:  # then the server has read the others too
+            await asyncio.sleep(0.01)
         page._socket.protocol.stream.close()
         for _ in range(3):
             pinged = Future[None]()
