@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,13 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 import param
 
 from meshwave.designer.kit.canvas import Canvas, PlainData, widget
+from meshwave.designer.state.background_calls import call_in_background
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, file_name
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns, mirror_params
 from meshwave.designer.views.runs import RunsPanel, runs_panel
 from meshwave.engine.exports.perfetto import trace_events
-from meshwave.engine.findings import Refusal, RunRefusal
+from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Entry, Run, loss_text, silence_text
 from meshwave.engine.runs.annotations import Annotations, read_annotations, write_annotations
 from meshwave.engine.runs.archives import SUFFIX, delete_run, export_run
@@ -32,8 +32,6 @@ from meshwave.engine.runs.launchers import remove_from_hosts
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import Outcome, read_outcome, short_error_text
 from meshwave.engine.units import duration, format_count, format_time, quantity
-
-_log = logging.getLogger(__name__)
 
 LISTED_RUNS = 500
 LARGEST_DOWNLOAD_BYTES = 200_000_000
@@ -187,14 +185,14 @@ class RunTable(Canvas):
     def _on_delete(self, run: str) -> None:
         entry = self._own_entry(run)
         delete_run(self._record, entry)
-        threading.Thread(target=self._remove_from_hosts, args=(entry,), daemon=True).start()  # a host may not respond
         self._followed.stop_following(entry.id)
+        session = self._followed.session
+        call_in_background(partial(remove_from_hosts, self._record, entry), session.later, self._show_remainder)
 
-    def _remove_from_hosts(self, entry: Entry) -> None:
-        try:
-            remove_from_hosts(self._record, entry)
-        except RunRefusal as error:
-            _log.warning("%s", error)
+    def _show_remainder(self, removal: Future[None]) -> None:
+        """Show the reason if a host may still have the folder of a deleted run."""
+        if error := removal.exception():
+            self._followed.session.notice = str(error)
 
     def _on_export(self, run: str, to: str = "") -> None:
         entry = self._record.get(run)
