@@ -60,6 +60,7 @@ def test_a_sweep_has_the_warnings_of_each_design() -> None:
     assert [*mw.sweep([design], processes=1)] == [mw.predict(design).numbers]
 
 
+@pytest.mark.slow
 def test_a_timeline_is_a_table() -> None:
     timeline = mw.predict(mw.example(NAME)).timeline
 

@@ -69,6 +69,7 @@ def test_a_comment_is_kept_resolved_and_deleted(comments: Comments) -> None:
         comments.resolve(second.id, True)
 
 
+@pytest.mark.slow
 def test_comments_have_limits(comments: Comments) -> None:
     for text, reason in (("  ", "type a comment"), ("x" * (LONGEST_COMMENT + 1), "the limit is 2,000")):
         with pytest.raises(Refusal, match=reason):

@@ -63,6 +63,7 @@ def test_the_experts_section_has_every_field_of_the_document(experts: Session) -
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "typed", "edit"),
     [

@@ -70,6 +70,7 @@ def test_the_form_shows_used_fields_and_hides_others(design: Design) -> None:
     assert keys == ["model", "experts", "training", "pipeline", "transfer", "cluster", "cost"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", schedules)
 def test_a_schedule_has_its_own_options(name: str, design: Design) -> None:
     chosen = Session(design)

@@ -47,6 +47,7 @@ def test_every_line_of_the_metrics_is_in_the_text_format(link: str) -> None:
         assert HELP.fullmatch(line) or TYPE.fullmatch(line) or SAMPLE.fullmatch(line), line
 
 
+@pytest.mark.slow
 def test_sessions_connections_edits_and_runs_are_counted(link: str, tmp_path: Path) -> None:
     async def visit() -> dict[str, float]:
         page = await PageClient.open(link)

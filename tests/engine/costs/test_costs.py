@@ -57,6 +57,7 @@ def seconds_by_stage(design: Design, op: Op) -> list[float]:
     return [seconds[(program.op == op) & (program.stage == stage)][0] for stage in range(program.stages)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(cost_models))
 @pytest.mark.parametrize(("schedule", "op"), [("1f1b", Op.B), ("zb-h1", Op.I)])
 @pytest.mark.parametrize(("recompute", "again"), [([1, 3], [0, 1, 0, 1]), ("full", [1] * 4), ("none", [0] * 4)])

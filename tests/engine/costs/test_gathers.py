@@ -42,6 +42,7 @@ def test_a_mesh_gathers_the_next_stages_and_frees_the_others(design: MakeDesign)
     assert from_json(to_json(program)) == program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("name", sorted(set(schedules) - {"custom", "auto", "gems", "chimera", "dualpipe"}))
 def test_every_schedule_computes_with_gathered_stages_only(name: str, limit: int, design: MakeDesign) -> None:

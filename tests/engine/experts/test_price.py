@@ -427,6 +427,7 @@ def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> No
     assert seconds(measured, "forward") == approximate_pairs((2 * tokens * table, 0), (4 * rows * m * h, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPPED)
 @given(of=layers())
 def test_an_unchunked_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> None:
@@ -436,6 +437,7 @@ def test_an_unchunked_layer_takes_the_sum_of_its_steps(name: str, of: Layer) -> 
         assert simulate_layer(priced, direction).makespan == pytest.approx(priced.seconds(direction))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPPED)
 @given(of=layers(), degree=st.sampled_from([1, 2, 4]))
 def test_the_simulation_respects_lanes_and_causes_and_sends_all_bytes(name: str, of: Layer, degree: int) -> None:

@@ -59,6 +59,7 @@ def test_the_example_of_the_documentation_is_read(workshop: Workshop) -> None:
     assert refused_code(workshop.challenge, "fastest") == "lesson_unknown_name"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "code"),
     [

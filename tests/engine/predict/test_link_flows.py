@@ -88,6 +88,7 @@ def test_with_serial_links_the_occupied_nic_is_named() -> None:
     assert any("which carries one transfer at a time" in each for each in words)
 
 
+@pytest.mark.slow
 @given(prediction=shared_predictions(), at=st.floats(0, 1, exclude_max=True))
 def test_the_idle_time_of_a_mesh_names_the_port_of_the_transfer(prediction: Prediction, at: float) -> None:
     ask, plain = inspector(prediction), Inspector(prediction.timeline, None, prediction.costs.unit)
@@ -108,6 +109,7 @@ def test_the_idle_time_of_a_mesh_names_the_port_of_the_transfer(prediction: Pred
             assert part.seconds == max(each.seconds for each in wire)
 
 
+@pytest.mark.slow
 @given(prediction=shared_predictions())
 def test_the_transfers_of_the_critical_path_add_up_by_port(prediction: Prediction) -> None:
     ask = inspector(prediction)

@@ -35,6 +35,7 @@ def test_the_area_of_the_shares_equals_the_bytes_on_a_port(prediction: Predictio
         assert area == pytest.approx(lane.load.busy_s, rel=1e-5, abs=2e-6 * span)  # parts have six digits
 
 
+@pytest.mark.slow
 @given(prediction=st.one_of(shared_predictions(), shared_predictions("link-serial")), most=shares_per_port)
 def test_no_port_exceeds_its_capacity_and_shares_do_not_overlap(prediction: Prediction, most: int) -> None:
     flows = prediction.link_flows

@@ -143,6 +143,7 @@ def test_a_list_of_one_tensor_equals_a_single_transfer() -> None:
         assert (plan["makespan_s"], plan["simulated_s"]) == (other["makespan_s"], other["simulated_s"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

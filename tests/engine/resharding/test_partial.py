@@ -215,6 +215,7 @@ SPEC: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_the_command_reports_sums_and_their_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(SPEC))

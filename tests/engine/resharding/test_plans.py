@@ -177,6 +177,7 @@ def test_the_released_cases_have_the_modelled_speed_ups(case: int) -> None:
     assert made["load-balance"].makespan_s / best == pytest.approx(of_balanced, rel=0.02)
 
 
+@pytest.mark.slow
 def test_planning_is_deterministic() -> None:
     source = Mesh((4, 2), tuple(range(8)), (0, 0, 1, 1, 2, 2, 3, 3))
     destination = Mesh((3, 2), tuple(range(8, 14)), (4, 4, 5, 5, 6, 6))

@@ -87,6 +87,7 @@ def test_a_tokenizer_makes_the_tokens_of_a_text(name: str, tmp_path: Path) -> No
     assert found == [WORDS[word] for text in TEXTS for word in text.split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_a_token_ends_each_document(suffix: str, tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "tokenizer.json")

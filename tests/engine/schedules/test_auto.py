@@ -227,6 +227,7 @@ def test_equal_pipelines_have_equal_results() -> None:
     assert schedules["auto"]().program(pipe) == schedules["auto"]().program(again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", PATHS[1:3], ids=str)
 def test_a_long_step_is_searched_with_fewer_microbatches(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -59,6 +59,7 @@ def test_programs_are_valid_with_any_data_parallelism(name: str, data: st.DataOb
     assert not any(left_over(lowered))
 
 
+@pytest.mark.slow
 @every_schedule
 @drawn
 @given(data=st.data())
@@ -99,6 +100,7 @@ def test_batches_are_never_faster_than_transfers_alone(
     assert (simulate(lowered, seconds, "batched").end >= simulate(lowered, seconds).end).all()
 
 
+@pytest.mark.slow
 @every_schedule
 @drawn
 @given(data=st.data())
