@@ -124,7 +124,7 @@ HEAD: Final = (
     f"<script>{read_static(_THEME)}{read_static(_ADDRESS)}</script>{{% endblock %}}"
 )
 """Template of a page: it preloads the modules and fonts, names the languages and the person, and sets the theme early.
-Its link is replaced in the history of the tab.
+It also lets the page replace its link in the history of the tab instead of adding one.
 """
 
 

@@ -233,7 +233,7 @@ class Access(AuthProvider, ABC):
     def _refusal_page(self, handler: Any) -> str:
         request = handler.request
         page = self.entrance if request.user is None else "/refused"
-        # Other arguments may hold a token.
+        # Other arguments of the link are dropped, since they may hold a token.
         kept = [(name, request.arguments[name][0]) for name in DESIGN_ARGUMENTS if name in request.arguments]
         asked = f"{request.path}?{urlencode(kept)}" if kept else request.path
         return f"{page}?next={quote(asked)}"

@@ -187,9 +187,9 @@ class RunTable(Canvas):
         delete_run(self._record, entry)
         self._followed.stop_following(entry.id)
         session = self._followed.session
-        call_in_background(partial(remove_from_hosts, self._record, entry), session.later, self._show_remainder)
+        call_in_background(partial(remove_from_hosts, self._record, entry), session.later, self._report_removal)
 
-    def _show_remainder(self, removal: Future[None]) -> None:
+    def _report_removal(self, removal: Future[None]) -> None:
         """Show the reason if a host may still have the folder of a deleted run."""
         if error := removal.exception():
             self._followed.session.notice = str(error)

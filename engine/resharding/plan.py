@@ -91,14 +91,14 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
     ]
     is_fixed = all(len(task.senders) == 1 for task in tasks if task.addends)
 
-    def timed(answer: Answer) -> tuple[float, list[PlacedJob]]:
+    def time_answer(answer: Answer) -> tuple[float, list[PlacedJob]]:
         placed = run_in_order(jobs, answer.order, links.nics)
         sent = [(each.job, senders[each.job][each.host]) for each in placed]
         return addition_seconds(partial_sum_moves(tasks, sent), tasks, links), placed
 
     # The search ignores the sums, whose duration depends on the senders.
     answers = [taken.solve(jobs, links.nics)] if is_fixed else list(taken.candidates(jobs, links.nics))
-    outcomes = [timed(each) for each in answers]
+    outcomes = [time_answer(each) for each in answers]
     best = min(range(len(answers)), key=lambda at: outcomes[at][0] + makespan(outcomes[at][1]))
     answer, (reduce_s, placed) = answers[best], outcomes[best]
     gather_s = member.gather_seconds(tasks, links)

@@ -199,7 +199,7 @@ export class Panel {
       "path",
       "Critical path",
       h("p.mw-timeline-headline", {}, found.words),
-      ...stack(found),
+      ...stack(found, palette),
       found.can_change &&
         section(h("span", {}, "Step time saved if one component takes ", this.choice(), " less time"), this.whatIfs),
       by("By kind", ops),
@@ -302,10 +302,10 @@ function table(rows, total, write, search = () => {}) {
   return h("table", {}, h("tbody", {}, ...lines));
 }
 
-/** A bar of parts with their names. @param {PathAnswer} answer */
-function stack({ by_category_s: categories, makespan_s: total }) {
+/** A bar of parts with their names. @param {PathAnswer} answer @param {Palette} palette */
+function stack({ by_category_s: categories, makespan_s: total }, palette) {
   const parts = Object.entries(categories).filter(([, value]) => value > 0);
-  const nameOf = (/** @type {string} */ part) => (part === "update" ? "optimizer step" : part); // as in the legend
+  const nameOf = (/** @type {string} */ part) => (part === "update" ? opName("STEP", palette) : part);
   const pieces = parts.map(([part, value]) =>
     h("i", {
       "data-part": part,

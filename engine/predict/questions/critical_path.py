@@ -23,7 +23,7 @@ LIMIT_LOOKUPS = 1_000
 """Maximum number of transfers of a path whose port is looked up."""
 CATEGORIES = ("compute", "transfer", "reduction", "gather", "update", "waiting")
 SHOWN_NAMES = {"update": WORDS["STEP"]}
-"""Names of categories that people read elsewhere under another name than that of the JSON data."""
+"""Names that messages and the page show for categories whose key in the JSON data is another word."""
 
 
 @dataclass(frozen=True, eq=False)

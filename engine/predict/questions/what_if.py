@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
-from meshwave.engine.predict.questions.critical_path import CriticalPath
-from meshwave.engine.program.action import WORDS, Op
+from meshwave.engine.predict.questions.critical_path import SHOWN_NAMES, CriticalPath
+from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
 Changed = Literal["stage", "mesh", "transfers", "reductions", "gathers", "update"]
@@ -51,7 +51,7 @@ class Change:
             return f"mesh {meshes[self.number]}"
         if self.what == "stage":
             return f"stage {self.number}"
-        return WORDS["STEP"] if self.what == "update" else self.what
+        return SHOWN_NAMES.get(self.what, self.what)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Ordering(ABC):
         """Return sender hosts and an order for all jobs."""
 
     def candidates(self, jobs: Sequence[Job], nics: int = 1) -> Iterator[Answer]:
-        """Yield results for a caller that counts costs beyond the jobs and chooses; by default only that of solve()."""
+        """Yield results from which a caller chooses by costs that the jobs do not contain; by default that of solve()."""
         yield self.solve(jobs, nics)
 
     @classmethod

@@ -176,7 +176,8 @@ def _transfer_seconds(
     for number in np.unique(link[known]).tolist():
         of_link = link == number
         seen, unseen = of_link & known, of_link & ~known
-        scale = predicted[sends] if predicted[sends[of_link]].all() else np.ones(len(sends))  # queues make them unequal
+        # Waits for shared links make the transfers of a link unequal, so that they are compared with their predictions.
+        scale = predicted[sends] if predicted[sends[of_link]].all() else np.ones(len(sends))
         seconds[unseen] = np.minimum(np.median(seconds[seen] / scale[seen]) * scale[unseen], bound[unseen])
     return seconds, known
 

@@ -49,17 +49,17 @@ def test_a_slow_link_delays_the_step() -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "dualpipe-v"])
 def test_a_slow_link_is_that_of_a_cluster_drawn_with_slow_links(schedule: str) -> None:
-    def drawn(times: float) -> Prediction:
+    def predict_with_links(times: float) -> Prediction:
         made = document({"schedule": schedule, "microbatches": 8}, 2, cost={"kind": "roofline"})
         made["cluster"]["inter_node"] = {"latency_s": 1e-3 * times, "bandwidth": 1e8 / times}
         return predict(parse_design(made))
 
-    slow = slow_step(drawn(1.0), Slowdown(links={("m0", "m1"): 3.0}))
-    whole = drawn(3.0)
+    slow = slow_step(predict_with_links(1.0), Slowdown(links={("m0", "m1"): 3.0}))
+    whole = predict_with_links(3.0)
 
     assert slow.makespan_s == pytest.approx(whole.timeline.makespan)
     assert changed_makespan(whole.program, whole.costs, Change("transfers"), 2 / 3) == pytest.approx(
-        drawn(1.0).timeline.makespan
+        predict_with_links(1.0).timeline.makespan
     )
 
 

@@ -580,12 +580,12 @@ def test_a_deleted_run_is_removed_from_its_hosts(
     monkeypatch.setenv("MESHWAVE_HOME", str(record.place))
     hosts = [StandInHost(responds=False), StandInHost(responds=True)]
     monkeypatch.setattr(SshLauncher, "hosts", hosts)
-    run = enter(SshLauncher(record, SshOptions(hosts=("one", "two"), root="/work"), "boxes"))
+    run = enter(SshLauncher(record, SshOptions(hosts=("one", "two"), root="/srv/runs"), "boxes"))
     record.change_state(run.id, State.FAILED, "it failed")
 
     assert cli.main(["runs", "delete", run.id]) == 1
 
-    assert [*hosts[0].commands, *hosts[1].commands] == 2 * [["rm", "-rf", "--", f"/work/{run.id}"]]
+    assert [*hosts[0].commands, *hosts[1].commands] == 2 * [["rm", "-rf", "--", f"/srv/runs/{run.id}"]]
     told = capsys.readouterr()
     assert told.out == f"deleted {run.id}  run\n"
     assert "is deleted here, but its folder may be left on its hosts: one cannot be reached by ssh" in told.err
