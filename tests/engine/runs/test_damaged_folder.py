@@ -94,7 +94,8 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damage(folder: Path, random: Random) -> str:
-    path = random.choice(sorted(path for path in folder.iterdir() if path.suffix != ".log"))
+    files = (path for path in folder.iterdir() if path.suffix != ".log" and path.stat().st_size)  # may be truncated
+    path = random.choice(sorted(files))
     content = path.read_bytes()
     ways: list[Callable[[bytes, Random], bytes]] = [truncate, overwrite_bytes, insert_bytes]
     if path.suffix == ".bin":
