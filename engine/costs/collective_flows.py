@@ -16,7 +16,7 @@ from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.context_exchange import ContextCost, ContextCosts, Exposed
-from meshwave.engine.costs.device_sizes import Sizes, device_workload, gradient_bytes, skip_joins_per_stage
+from meshwave.engine.costs.device_sizes import Sizes, device_workload, skip_joins_per_stage
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import (
     EXPERTS,
@@ -32,6 +32,13 @@ from meshwave.engine.costs.kernels import recomputed_share, recomputes_experts
 from meshwave.engine.costs.network import NetworkBuilder, exchange_usage
 from meshwave.engine.costs.operators import Operator, attention_product, element_sizes
 from meshwave.engine.costs.port_usage import Messages, Usage, sum_usages
+from meshwave.engine.costs.reductions import (
+    ReplicatedBytes,
+    reduced_gradients,
+    stage_replicas,
+    tied_table_groups,
+    updated_weights,
+)
 from meshwave.engine.costs.sharding import reduction_rounds, weight_groups
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.program.action import Op
@@ -39,37 +46,54 @@ from meshwave.engine.program.program import Program
 
 
 def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
-    """Return the rings of devices that reduce gradients together, by stage; their ``share`` is in bytes.
+    """Return the rings of devices that reduce gradients together, by stage; their ``share`` is in bytes."""
+    return _replica_rings(design, program, reduced_gradients(design, held))
 
-    Each expert is reduced over the devices that hold it, then partial gates and other partial weights over all devices,
-    then the weights that all replicas share.
-    """
-    size, of_item = gradient_bytes(design, held), element_sizes(design.training).gradients
-    partial, gates, experts = (each.max(axis=0) * of_item for each in (held.partial, held.gates, held.experts))
+
+def _replica_rings(design: Design, program: Program, held: ReplicatedBytes) -> list[list[Sharing]]:
+    """Return the rings of devices that share state, by stage, in the order of their collectives."""
     found = []
     for stage in range(program.stages):
-        meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
-        everyone = tuple(device for mesh in meshes for device in mesh.devices)
-        rings: list[Sharing] = []
-        whole, shared = float(partial[stage]), float(size[stage] - experts[stage] - partial[stage])
-        if experts[stage]:
-            parts, gates_are_partial = expert_sharing(design, meshes)
-            of_gates = float(gates[stage]) if gates_are_partial else 0.0
-            whole, shared = whole + of_gates, shared - of_gates
-            rings += [Sharing(part.devices, part.share * float(experts[stage])) for part in parts]
-        rings += [Sharing(everyone, whole)] if whole else []
-        rings += [Sharing(tuple(group), shared) for group in weight_groups(meshes)]
-        found.append(rings)
+        each = stage_replicas(design, program, stage, held)
+        rings = [Sharing(part.devices, part.share * each.experts) for part in each.expert_groups]
+        rings += [Sharing(tuple(each.everyone), each.of_everyone)] if each.of_everyone else []
+        found.append(rings + [Sharing(tuple(group), each.shared) for group in each.groups])
     return found
 
 
 def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, Messages]:
     """Return the messages of the rings that reduce the gradients of each stage."""
-    rounds = reduction_rounds(design)
-    return {
-        stage: Messages.join([ring_messages(ring.devices, ring.share, rounds) for ring in rings])
-        for stage, rings in enumerate(reduction_rings(design, program, held))
-    }
+    return dict(enumerate(_ring_messages(reduction_rings(design, program, held), reduction_rounds(design))))
+
+
+def _ring_messages(stages: Sequence[Sequence[Sharing]], rounds: int) -> list[Messages]:
+    """Return the messages of the rings of each stage."""
+    return [Messages.join([ring_messages(ring.devices, ring.share, rounds) for ring in rings]) for rings in stages]
+
+
+def step_rings(design: Design, program: Program, held: Sizes) -> list[list[tuple[Sharing, int]]]:
+    """Return the rings of devices in the optimizer step of each rank, and the rounds of each ring, ``[ranks]``.
+
+    A rank takes part in gathers of the weights of its stages, and in the sum of the gradients of a tied table. The
+    ``share`` of a ring is in bytes.
+    """
+    weights = updated_weights(design, held)
+    gathers = _replica_rings(design, program, weights) if weights else [[] for _ in range(program.stages)]
+    found = [
+        [(ring, 1) for stage in program.stages_of(rank) for ring in gathers[stage]] for rank in range(program.ranks)
+    ]
+    ranks, groups, size = tied_table_groups(design, program)
+    for rank in ranks:
+        found[rank] += [(Sharing(tuple(group), size), 2) for group in groups]
+    return found
+
+
+def step_messages(design: Design, program: Program, held: Sizes) -> list[Messages]:
+    """Return the messages that the devices of each rank send in its optimizer step, ``[ranks]``."""
+    return [
+        Messages.join([ring_messages(ring.devices, ring.share, rounds) for ring, rounds in rings]).sent_by(mesh.devices)
+        for rings, mesh in zip(step_rings(design, program, held), design.meshes, strict=True)
+    ]
 
 
 def gather_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
@@ -87,10 +111,7 @@ def gather_rings(design: Design, program: Program, held: Sizes) -> list[list[Sha
 
 def gather_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, Messages]:
     """Return the messages of the rings that gather the sharded weights of each stage."""
-    return {
-        stage: Messages.join([ring_messages(ring.devices, ring.share, rounds=1) for ring in rings])
-        for stage, rings in enumerate(gather_rings(design, program, held))
-    }
+    return dict(enumerate(_ring_messages(gather_rings(design, program, held), rounds=1)))
 
 
 def add_exchanges(
@@ -122,6 +143,23 @@ def add_exchanges(
         again = [forward] if design.pipeline.recomputes(stage) else []
         usage = forward if kinds.op[row] == Op.F else sum_usages([*again, backward])
         builder.add_exchange(row, usage, float(waits[row]), layers[stage], measured=measured)
+
+
+def add_step_exchanges(
+    builder: NetworkBuilder, kinds: Kinds, sent: Sequence[Messages], waits: NDArray[np.float64], *, measured: bool
+) -> None:
+    """Add the collectives of optimizer steps to a network.
+
+    Args:
+        builder: the network builder that receives the exchanges.
+        kinds: distinct actions of the program.
+        sent: [ranks] messages that the devices of each rank send in its step.
+        waits: [ranks] seconds of the collectives of each rank.
+        measured: True if these seconds are from a calibration.
+    """
+    for row in kinds.indices_of(Op.STEP).tolist():
+        rank = int(kinds.rank[row])
+        builder.add_exchange(row, builder.fabric.usage(sent[rank]), float(waits[rank]), 1, measured=measured)
 
 
 class StageBlocks(NamedTuple):

@@ -83,7 +83,7 @@ class Costs:
     ) -> Timeline:
         """Simulate the priced program, with other ``seconds`` if they are given.
 
-        The collectives inside a computation scale with its seconds.
+        The collectives inside an action scale with its seconds.
         """
         network, given = self.network, self.seconds if seconds is None else seconds
         if network is not None and seconds is not None:
@@ -98,7 +98,7 @@ class Costs:
 
         Otherwise :meth:`simulate` counts longer seconds as more bytes, which messages on the same link wait for.
         """
-        scales = ~program.is_compute & (factors != 1)
+        scales = ~program.is_work & (factors != 1)
         if self.network is None or not scales[self.network.flow_rows].any():
             return self
         return replace(self, network=self.network.scale_latencies(np.where(scales, factors, 1.0)))

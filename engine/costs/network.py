@@ -68,7 +68,7 @@ def transfer_messages(design: Design, source: int, destination: int, tensors: in
 
 
 class Exchange(NamedTuple):
-    """Exchanges inside a kind of computation."""
+    """Exchanges inside a kind of computation, or inside the optimizer steps of a rank."""
 
     usage: Usage  # bytes of all exchanges
     seconds: float  # seconds of the exchanges alone
@@ -118,7 +118,7 @@ class NetworkBuilder:
             self._of_kind[row] = self._append_kind(usage, float(self.seconds[row]), connection)
 
     def add_exchange(self, row: int, usage: Usage, seconds: float, layers: int, *, measured: bool) -> None:
-        """Add exchanges inside computations of kind ``row``, which take ``seconds`` of it without contention."""
+        """Add exchanges inside actions of kind ``row``, which take ``seconds`` of it without contention."""
         if not usage or seconds <= 0:
             return
         phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
@@ -163,7 +163,7 @@ class NetworkBuilder:
         if not self._exchanges:
             return
         of_row = self._kinds.of_row.astype(np.int64)
-        first = np.flatnonzero(program.is_compute & ~program.fused)
+        first = np.flatnonzero(program.is_work & ~program.fused)
         second = np.where(program.next_is_fused[first], np.append(of_row, -1)[first + 1], -1)
         pairs, number = np.unique(of_row[first] * (len(self._kinds) + 1) + second + 1, return_inverse=True)
         order = np.argsort(number.reshape(-1), kind="stable")

@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class LinkFlows:
-    """All flows of a step: messages between meshes, gradient reductions, and the exchanges inside computations."""
+    """All flows of a step: messages between meshes, reductions, and the exchanges inside computations and steps."""
 
     network: Network
     span: Ints  # [flows] span of the timeline
@@ -173,7 +173,7 @@ def find_flows(program: Program, costs: Costs, timeline: Timeline) -> LinkFlows 
         return None
     sizes = flow_bytes(program, costs.seconds, network)
     rates = _class_rates(program, costs.seconds, network, costs.lead)
-    is_exchange = program.is_compute
+    is_exchange = program.is_work
     rows = np.flatnonzero((network.row_kind >= 0) & (sizes > 0))
     messages, exchanges = rows[~is_exchange[rows]], rows[is_exchange[rows]]
     columns = [

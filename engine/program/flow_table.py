@@ -47,7 +47,7 @@ class FlowTable:
             network: the shared network.
             lanes: ``[ranks]`` number of devices that announce the messages of a mesh.
         """
-        has_flow = (network.row_kind >= 0) & ~(program.is_compute & program.fused)
+        has_flow = (network.row_kind >= 0) & ~(program.is_work & program.fused)
         rows = np.flatnonzero(has_flow)
         parts = np.where(has_flow, network.parts, 0)
         row = np.repeat(rows, parts[rows])

@@ -105,6 +105,12 @@ class Program:
         """True for computations, ``[rows]``."""
         return self.op <= Op.W
 
+    @cached_property
+    def is_work(self) -> NDArray[np.bool_]:
+        """True for computations and optimizer steps, which may contain collectives, ``[rows]``."""
+        work: NDArray[np.bool_] = self.is_compute | (self.op == Op.STEP)
+        return work
+
     @property
     def is_send(self) -> NDArray[np.bool_]:
         """True for a SEND, ``[rows]``."""

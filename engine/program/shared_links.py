@@ -72,8 +72,8 @@ class Network:
     use_ptr: Ints  # [kinds + 1]
     use_port: Ints  # [uses] ports that each kind uses
     use_weight: Floats  # [uses] bytes on the port per byte of the flow
-    row_kind: Ints  # [rows] kind of a SEND, a collective or the exchanges of a slot (first row); -1 for none
-    exchange_s: Floats  # [rows] seconds of a computation that its exchanges take alone
+    row_kind: Ints  # [rows] kind of a SEND, a collective, or the exchanges of a slot (first row) or step; -1 for none
+    exchange_s: Floats  # [rows] seconds of a computation or optimizer step that its exchanges take alone
     parts: Ints  # [rows] number of times that exchanges and compute alternate inside a computation; else 1
     units: Ints  # [ports] maximum number of flows on a port that each flow uses exclusively; -1 for a shared port
 
@@ -172,7 +172,7 @@ class Network:
         size = np.zeros(len(program))
         rows = self.flow_rows
         kind = self.row_kind[rows]
-        alone = np.where(program.is_compute[rows], self.exchange_s[rows], seconds[rows])
+        alone = np.where(program.is_work[rows], self.exchange_s[rows], seconds[rows])
         size[rows] = np.maximum(0.0, alone - self.parts[rows] * self.latency_s[kind]) * self.rate[kind]
         return size
 

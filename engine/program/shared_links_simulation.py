@@ -285,7 +285,7 @@ class _Tables:
         made = np.argsort(of_maker, kind="stable")
         made_ptr = np.concatenate(([0], np.cumsum(np.bincount(of_maker, minlength=nodes))))
         op = program.op[graph.nodes]
-        has_flow = np.concatenate(([False], (op <= Op.W) | np.isin(op, COLLECTIVES)))
+        has_flow = np.concatenate(([False], (op <= Op.W) | np.isin(op, (*COLLECTIVES, Op.STEP))))
         pending = np.bincount(target[real], minlength=nodes)
         timers = timer_ptr, source[early], target[early], share
         return cls(pending, out_ptr, out_node, made_ptr, made, sends, makers, takers, has_flow, *timers)

@@ -195,7 +195,7 @@ def computing_seconds(program: Program, seconds: Floats, network: Network) -> Fl
     """Return the seconds of each slot without its messages and exchanges, ``[rows]``."""
     computing = seconds.copy()
     flows = network.row_kind >= 0
-    computing[flows] -= np.where(program.is_compute, network.exchange_s, seconds)[flows]
+    computing[flows] -= np.where(program.is_work, network.exchange_s, seconds)[flows]
     return np.maximum(0.0, slot_sums(program, computing))
 
 
@@ -206,11 +206,12 @@ def _uncontended_flows(program: Program, network: Network, sizes: Floats, alone:
     kind, parts = network.row_kind[rows], network.parts[rows]
     took = sizes[rows] / parts / network.rate[kind]
     first = alone.start[span] + network.latency_s[kind]
-    if not program.is_compute[rows].any():
+    has_exchange = program.is_work[rows]
+    if not has_exchange.any():
         return UncontendedTimes(kind, first, first + took)
     found = []
-    exchanges = program.is_compute[rows] & ~program.fused[rows]
-    starts = np.where(exchanges, first, np.where(program.is_compute[rows], np.inf, first))
+    exchanges = has_exchange & ~program.fused[rows]
+    starts = np.where(has_exchange & ~exchanges, np.inf, first)
     for part in range(int(parts.max(initial=1))):
         here = np.flatnonzero((parts > part) & np.isfinite(starts))
         each = (alone.end[span[here]] - alone.start[span[here]]) / parts[here]

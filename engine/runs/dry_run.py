@@ -342,8 +342,8 @@ class Waits:
             yield ComputePiece(part_ns - passed, exchange=exchanges[number] if exchanges else -1)
 
     def exchanges(self, row: int) -> range:
-        """Return the flows of the exchanges inside a computation; they separate equal parts of it."""
-        return self.flows.flows_of_row(row) if self.flows is not None and self.program.is_compute[row] else range(0)
+        """Return the flows of the exchanges inside a computation or optimizer step; they separate equal parts of it."""
+        return self.flows.flows_of_row(row) if self.flows is not None and self.program.is_work[row] else range(0)
 
     def flows_sent(self, row: int) -> Sequence[int]:
         """Return the flows of the messages that a slot sends."""
@@ -371,7 +371,7 @@ def plan_waits(program: Program, costs: Costs, scale: float, lanes: Sequence[int
     seconds, flows = slot_seconds(program, costs.seconds), None
     if costs.network is not None:
         flows = FlowTable.from_program(program, costs.seconds, costs.network, lanes or [1] * program.ranks)
-        slots = program.is_compute & ~program.fused
+        slots = program.is_work & ~program.fused
         seconds[slots] = computing_seconds(program, costs.seconds, costs.network)[slots]
     ns = np.rint(seconds * (scale * 1e9)).astype(np.int64)
     return Waits(program, ns, costs.transfer_model, scale, flows, _early_reductions(program, costs.lead))

@@ -203,7 +203,7 @@ class _RankThread:
         self._wait_for_pieces(self._first + row)
 
     def _wait_for_pieces(self, row: int) -> None:
-        """Wait for the pieces of a slot; ``row`` is its first row in the program."""
+        """Wait for the pieces of a slot or optimizer step; ``row`` is its first row in the program."""
         sends = self._all.flows_sent(row)
         if row not in self._all.early and not self._all.exchanges(row):
             self._device.compute(self._waits[row - self._first], sends)
@@ -263,7 +263,7 @@ class _RankThread:
                 self._device.wait_for_input(max(coming.due_ns, time.perf_counter_ns() if is_late else 0))
         self._start[row] = start = time.perf_counter_ns()
         self._wait[row] = start - begin
-        self._device.compute(self._waits[row])
+        self._wait_for_pieces(self._first + row)
 
     def _reduction_end(self, row: int, before: int) -> int:
         """Return the end time of a reduction, which starts after the last replica and the reduction ``before``."""

@@ -62,6 +62,7 @@ def host_cases() -> Iterator[Case]:
     yield from _host_rivals(several, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic_link(1.5))
     yield from _host_reduction_cases()
     yield from _host_bucket_cases()
+    yield from _host_step_cases()
     yield from _host_exchange_cases()
     yield from _host_context_cases()
     yield from _host_resharding_cases()
@@ -99,6 +100,15 @@ def _host_bucket_cases() -> Iterator[Case]:
             how = {"micro_batch_size": 8, "gradient_buckets": buckets, **state}
             shown = {"training": how, "between": _nic_link(12), "model": DEEP, **options}
             yield from _host_rivals([(title, SCHEDULES[schedule])], training, "gradient buckets", **shown)
+
+
+def _host_step_cases() -> Iterator[Case]:
+    """Yield cases in which the optimizer steps of meshes share the NICs, since they gather weights."""
+    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [1, 3]], "model": DEEP, "microbatches": 4}
+    sharding = {"micro_batch_size": 8, "sharding": "optimizer"}
+    for training, state in (("at once", {"clip_norm": 1.0}), ("one by one", {})):
+        shown = {"training": {**sharding, **state}, "between": _nic_link(12), **pair}
+        yield from _host_rivals(select_schedules("1f1b"), f"steps {training}", "sharded states", **shown)
 
 
 def _host_exchange_cases() -> Iterator[Case]:

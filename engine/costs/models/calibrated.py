@@ -186,12 +186,14 @@ class CalibratedCost(OperatorCost):
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         return reduce_seconds(design, program, held, measured_collective(self.load()))
 
-    def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+    def update_seconds(self, design: Design, held: Sizes) -> Floats:
         line = _optimizer_line(self.load(), design)
         if line is None:
-            return super().step_seconds(design, program, held)
-        updates = np.array([line.seconds(each) + norm_seconds(design) for each in held.own.sum(axis=1)])
-        return updates + update_exchange_seconds(design, program, held, measured_collective(self.load()))
+            return super().update_seconds(design, held)
+        return np.array([line.seconds(each) + norm_seconds(design) for each in held.own.sum(axis=1)])
+
+    def update_exchange_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+        return update_exchange_seconds(design, program, held, measured_collective(self.load()))
 
     def sizes(self, design: Design, program: Program, layers: tuple[int, ...], device: int | None = None) -> Sizes:
         """Return the memory that devices need; activations are scaled by the measured ratio of allocated bytes."""

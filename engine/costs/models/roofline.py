@@ -21,9 +21,11 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.costs.collective_flows import (
     add_exchanges,
+    add_step_exchanges,
     blocks_of_stages,
     gather_messages,
     reduction_messages,
+    step_messages,
 )
 from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.cost_model import TRANSFER_MODEL_LABELS, CostModel, Floats
@@ -134,6 +136,9 @@ class OperatorCost(CostModel):
             add_collective_flows(builder, design, kinds, Op.UNSHARD, [gather_messages(design, program, held)], measured)
         waits = self.wait_seconds(design, program, kinds, layers)
         add_exchanges(builder, design, kinds, layers, waits, measured=measured)
+        if (step_waits := self.update_exchange_seconds(design, program, held)).any():
+            sent = step_messages(design, program, held)
+            add_step_exchanges(builder, kinds, sent, step_waits, measured=measured)
         return builder.build(program), builder.seconds
 
     def remaining_shares(self, design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
@@ -205,8 +210,16 @@ class OperatorCost(CostModel):
         return reduce_seconds(design, program, held)
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        """Return the seconds to update all weights of each rank, ``[ranks]``."""
-        return _step_seconds(design, held) + update_exchange_seconds(design, program, held)
+        """Return the seconds of the optimizer step of each rank, with its collectives, ``[ranks]``."""
+        return self.update_seconds(design, held) + self.update_exchange_seconds(design, program, held)
+
+    def update_seconds(self, design: Design, held: Sizes) -> Floats:
+        """Return the seconds to update all weights of each rank, and to sum the gradient norm, ``[ranks]``."""
+        return _update_seconds(design, held)
+
+    def update_exchange_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+        """Return the seconds of the collectives of an optimizer step, except that of the gradient norm, ``[ranks]``."""
+        return update_exchange_seconds(design, program, held)
 
 
 @cost_models.register("roofline")
@@ -437,7 +450,7 @@ def slowed_reductions(design: Design, reductions: Floats, remaining: Floats) -> 
     return found
 
 
-def _step_seconds(design: Design, held: Sizes) -> Floats:
+def _update_seconds(design: Design, held: Sizes) -> Floats:
     """Return the seconds to update all weights of each rank, bytes divided by memory bandwidth, ``[ranks]``."""
     traffic = flops.optimizer_traffic_bytes(design.training)
     device = design.cluster.device

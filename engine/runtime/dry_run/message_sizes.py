@@ -98,7 +98,7 @@ def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDu
     Without such collectives the note is empty. With emulated links, only the memory of this machine limits the fraction.
     """
     flows, program = waits.flows, job.program
-    rows = np.flatnonzero(program.is_compute & (flows.first >= 0)) if flows else np.zeros(0, np.int64)
+    rows = np.flatnonzero(program.is_work & (flows.first >= 0)) if flows else np.zeros(0, np.int64)
     if flows is None or not rows.size:
         return 1.0, ""
     network, first = flows.network, flows.first[rows]

@@ -1,4 +1,4 @@
-"""Collectives inside the stages of a dry run: over the same groups as in training, with the modelled number of bytes.
+"""Collectives inside the actions of a dry run: over the same groups as in training, with the modelled number of bytes.
 
 A stage communicates in each of its layers. A dry run alternates exchanges and waits as often as the cost model
 (:data:`meshwave.engine.costs.network.MAX_EXCHANGE_PHASES`), with the bytes of all layers divided evenly among these
@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from meshwave.engine.costs.collective_flows import blocks_of_stages, context_costs, reduced_bytes
+from meshwave.engine.costs.collective_flows import blocks_of_stages, context_costs, reduced_bytes, step_rings
+from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.costs.kernels import recomputes_experts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import price_expert_layer
@@ -70,7 +71,7 @@ class CollectiveBytes(NamedTuple):
 
 
 class StageCollectives:
-    """Collectives inside stages in which a process takes part."""
+    """Collectives inside computations and optimizer steps in which a process takes part."""
 
     def __init__(
         self,
@@ -96,9 +97,20 @@ class StageCollectives:
         self._stages = blocks_of_stages(design, layers)
         experts = ExpertLayers(design, layout) if design.model.moe else None
         members = [*layout.tp_groups(), *layout.cp_groups(), *(experts.required_groups() if experts else ())]
-        groups = world.make_groups(members)
+        process_of = dict(zip(design.process_devices, range(layout.processes), strict=True))
+        rings = step_rings(design, layout.program, device_sizes(design, layout.program, tuple(layers)))
+        of_rank = [
+            [(tuple(process_of[device] for device in ring.devices), ring.share, rounds) for ring, rounds in each]
+            for each in rings
+        ]
+        groups = world.make_groups([*members, *(processes for each in of_rank for processes, *_ in each)])
         own = {TENSOR_PARALLEL: layout.tp_group(world.process), CONTEXT_PARALLEL: layout.cp_group(world.process)}
         self._groups = {kind: groups[its_members] for kind, its_members in own.items()}
+        self._step_collectives = [
+            (groups[processes], "all_reduce" if rounds == 2 else "all_gather", size)
+            for processes, size, rounds in of_rank[self._rank]
+            if world.process in processes
+        ]
         self._device = world.device
         if experts is not None:
             self._layer, mesh = experts.by_rank[self._rank].layer, layout.mesh(self._rank)
@@ -111,10 +123,13 @@ class StageCollectives:
 
     def bind(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
         """Return functions that start the collectives of ``actions``, with the fraction ``share`` of their bytes."""
+        if actions[0].op == Op.STEP:
+            found = (self._bind_ring(group, name, size * self._ratio) for group, name, size in self._step_collectives)
+            return [start for start in found if start is not None]
         parts = (self._action_bytes(action).scale(self._shares.get(action.microbatch, 1.0)) for action in actions)
         total = sum(parts, start=CollectiveBytes(Counter(), {}))
         share *= self._ratio
-        starts = [self._bind_ring(key, size * share) for key, size in total.sizes.items()]
+        starts = [self._bind_ring(self._groups[key.group], key.name, size * share) for key, size in total.sizes.items()]
         starts += [self._bind_all_to_all(key, matrix * share) for key, matrix in total.pairs.items()]
         return [start for start in starts if start is not None]
 
@@ -162,14 +177,13 @@ class StageCollectives:
                 sizes[key] += size * (1 if name == "all_reduce" else self._layer.size(group))  # type: ignore[assignment]
         return CollectiveBytes(sizes, dict(pairs))
 
-    def _bind_ring(self, key: Collective, size: float) -> StartCollective | None:
-        group = self._groups[key.group]
+    def _bind_ring(self, group: Group, name: str, size: float) -> StartCollective | None:
         items = int(size / ITEM_BYTES) // group.size * group.size
         if group.size < 2 or not items:
             return None
-        if key == PASS_ON:
+        if name == PASS_ON.name:
             return lambda: start_ring_shift(group, *(buffer[:items] for buffer in self._two_buffers(items)))
-        return lambda: STARTS[key.name](CollectiveBuffers(group, *self._two_buffers(items)), items)
+        return lambda: STARTS[name](CollectiveBuffers(group, *self._two_buffers(items)), items)
 
     def _bind_all_to_all(self, key: Collective, matrix: Matrix) -> StartCollective | None:
         group = self._groups[key.group]

@@ -26,6 +26,7 @@ from tests.engine.program.slow_network import SlowNetwork
 from tests.engine.program.test_simulation import spans_of
 
 DEVICE = {"name": "d", "peak_flops": 6e11, "memory_bytes": 4e9, "memory_bandwidth": 1.2e12, "efficiency": 0.5}
+TRAINING = {"micro_batch_size": 16, "precision": "fp32"}
 NEAR, FAR = {"latency_s": 1e-5, "bandwidth": 1e9}, {"latency_s": 1e-4, "bandwidth": 25e6}
 
 
@@ -48,7 +49,7 @@ def design_of(
         "model": {"kind": "gpt", "layers": 16, "hidden": 256, "heads": 4, "sequence": 128, "vocab": 257},
         "meshes": drawn,
         "pipeline": {"microbatches": 8, **pipeline},
-        "training": {"micro_batch_size": 16, "precision": "fp32"},
+        "training": TRAINING,
         **more,
     }
     return parse_design(document)
@@ -138,6 +139,14 @@ DESIGNS: Mapping[str, Design] = {
     "data parallel": design_of({"schedule": "1f1b"}, [([0, 2], 1), ([1, 3], 1)]),
     "tensor parallel across nodes": design_of({"schedule": "1f1b"}, [([0, 2], 2), ([1, 3], 2)]),
     "unequal": design_of({"schedule": "1f1b"}, [([0, 2], 2), ([1, 3], 1)]),
+    "sharded states": design_of(
+        {"schedule": "zb-h1"},
+        [([0, 2], 1), ([1, 3], 1)],
+        training={**TRAINING, "sharding": "optimizer", "clip_norm": 1.0},
+    ),
+    "sharded gradients": design_of(
+        {"schedule": "1f1b"}, [([0, 2], 1), ([1, 3], 1)], training={**TRAINING, "sharding": "gradients"}
+    ),
     "several nics": design_of({"schedule": "1f1b"}, [([0, 2], 1), ([1, 3], 1)], cluster_of(nics_per_node=2)),
 }
 
@@ -185,6 +194,39 @@ def test_all_messages_of_a_design_are_on_its_network() -> None:
     copies = predict(DESIGNS["data parallel"])
     assert copies.costs.network is not None
     assert (copies.costs.network.row_kind[copies.program.op == Op.REDUCE_GRAD] >= 0).all()
+
+
+def test_weights_that_two_optimizer_steps_gather_share_the_nics() -> None:
+    """All gradients must be reduced before the first step, so that both meshes gather at once."""
+    prediction = predict(DESIGNS["sharded states"])
+    program, timeline, network = prediction.program, prediction.timeline, prediction.costs.network
+    steps = np.flatnonzero(timeline.op == Op.STEP)
+    assert network is not None and len(steps) == 2
+    weights = [
+        4.0 * layers * (12 * 256**2 + 13 * 256) for layers in prediction.costs.layers
+    ]  # without embedding and head
+    needed = sum(weights) / 2 / FAR["bandwidth"]  # a device sends the half that it has updated
+
+    took = timeline.end[steps].max() - timeline.start[steps].min()
+
+    assert needed < took < 1.1 * needed
+    assert prediction.costs.seconds[program.op == Op.STEP].max() < 0.6 * took, "a step alone"
+    assert (network.row_kind[program.op == Op.STEP] >= 0).all()
+
+
+def test_both_ends_of_a_pipeline_sum_the_gradients_of_a_tied_table_over_their_link() -> None:
+    shape = {"layers": 16, "hidden": 256, "heads": 4, "sequence": 128, "vocab": 4096}
+    tied = {"kind": "transformer", "tied_embeddings": True, **shape}
+    prediction = predict(design_of({"schedule": "1f1b"}, [([0], 1), ([2], 1)], model=tied))
+    program, network = prediction.program, prediction.costs.network
+    assert network is not None
+    steps = np.flatnonzero(program.op == Op.STEP)
+
+    sent = network.bytes_of(program, prediction.costs.seconds)[steps]
+
+    assert sent == pytest.approx([4096 * 256 * 4] * 2)  # a ring of two devices sends the table once in each direction
+    ports = [network.ports[port].kind for port in network.use_port[network.use_ptr[network.row_kind[steps[0]]] :][:2]]
+    assert ports == ["nic-out", "nic-in"]
 
 
 def test_messages_between_the_same_devices_are_one_connection_in_each_direction() -> None:

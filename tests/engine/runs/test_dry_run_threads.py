@@ -124,6 +124,27 @@ def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
     assert times.seconds / scale == pytest.approx(shared, rel=0.08)
 
 
+@pytest.mark.slow
+def test_optimizer_steps_in_threads_share_links_as_the_simulator_does() -> None:
+    design = draw(
+        pp=2,
+        pipeline={"schedule": "1f1b", "microbatches": 2},
+        model=SMALL,
+        cluster=slow_network("1f1b").cluster.model_dump(mode="json"),
+        meshes=[{"name": f"M{rank}", "devices": [rank, rank + 2], "axes": {"dp": 2}} for rank in range(2)],
+        training={"steps": 1, "sharding": "optimizer", "clip_norm": 1.0},
+    )
+    program = lower(design)
+    costs = estimate(design, program)
+    shared, alone = costs.simulate(program).makespan, simulate(program, costs.seconds, "latency").makespan
+    scale = 2.0 / shared
+
+    times = run_step_in_threads(plan_waits(program, costs, scale))
+
+    assert shared > 1.05 * alone, "else nothing is shared that matters"
+    assert times.seconds / scale == pytest.approx(shared, rel=0.08)
+
+
 def test_a_dry_run_in_threads_can_be_stopped() -> None:
     design = unit_cost_design("1f1b")
     program = lower(design)

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 from meshwave.engine.bench.accuracy.cases import DEEP, MOE, SCHEDULES, case_document  # noqa: E402
 from meshwave.engine.costs import layers_per_stage  # noqa: E402
-from meshwave.engine.costs.collective_flows import blocks_of_stages, exchange_usages  # noqa: E402
+from meshwave.engine.costs.collective_flows import blocks_of_stages, exchange_usages, step_messages  # noqa: E402
+from meshwave.engine.costs.device_sizes import device_sizes  # noqa: E402
 from meshwave.engine.costs.fabric import Fabric  # noqa: E402
 from meshwave.engine.document import Design, parse_design  # noqa: E402
 from meshwave.engine.lowering.lower import lower  # noqa: E402
@@ -96,6 +97,24 @@ def test_all_bytes_of_the_cost_model_are_sent(monkeypatch: pytest.MonkeyPatch, n
     modelled = sum(size for port, size in usage.items() if port.kind in ("link-out", "nic-out"))
     assert modelled > 0
     assert parts * recorder.sent == pytest.approx(modelled, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["dp 2 x tp 2", "copies of stages", "experts"])
+def test_a_step_gathers_the_updated_weights(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    shapes = {"dp 2 x tp 2": {"meshes": ((2, 2),) * 2}, "copies of stages": {"meshes": ((2, 1),) * 2}}
+    options = shapes.get(name, DESIGNS["experts"])
+    schedule = SCHEDULES["chimera" if name == "copies of stages" else "1f1b"]
+    drawn = case_document(schedule, per_node=2, **{"model": DEEP, "training": {"sharding": "optimizer"}, **options})
+    design, recorder = parse_design(drawn), Recorder(monkeypatch)
+    program, layers = lower(design), layers_per_stage(design)
+
+    for process in range(len(design.meshes[0].devices)):
+        for start in collectives(design, process).bind([Action(Op.STEP, -1, -1)], 1.0):
+            start().wait()
+
+    messages = step_messages(design, program, device_sizes(design, program, layers))[0]
+    assert recorder.sent == pytest.approx(messages.bytes.sum(), rel=0.01)
+    assert recorder.sent > 0
 
 
 def test_the_ratio_scales_the_bytes_that_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,7 @@ def test_more_than_twenty_cases_share_links_that_the_kernel_limits() -> None:
         "hosts, resharding",
         "hosts, overlapped slots",
         "hosts, sharded parameters",
+        "hosts, sharded states",
         "hosts, sequence parallel",
         "hosts, documents",
     }
