@@ -58,6 +58,7 @@ def pack_links(
         "link_bytes": add(sizes, "float32"),
         "flow_span": add(place[flows.span[used]], "int32"),
         "flow_part": add(flows.part[used], "int32"),
+        "flow_is_beside": add(flows.is_beside[used], "uint8"),
     }
     header = {
         "lanes": [_lane_data(lane) for lane in found.lanes],

@@ -6,6 +6,7 @@ The cost model determines the seconds of collectives; this module returns messag
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -145,6 +146,57 @@ def add_exchanges(
         builder.add_exchange(row, usage, float(waits[row]), layers[stage], measured=measured)
 
 
+@dataclass(frozen=True, eq=False)
+class StateFlows:
+    """Collectives by which devices share training state beside the computations of a stage."""
+
+    messages: Mapping[int, Messages]  # by stage
+    seconds: NDArray[np.float64]  # [ranks, stages] without contention
+
+
+def add_state_flows(
+    builder: NetworkBuilder,
+    design: Design,
+    kinds: Kinds,
+    layers: Sequence[int],
+    gathers: StateFlows,
+    scatters: StateFlows,
+    *,
+    measured: bool,
+) -> None:
+    """Add the gathers of sharded weights and the scatters of their gradients, which run beside computations.
+
+    Args:
+        builder: the network builder that receives the flows.
+        design: the design.
+        kinds: distinct actions of the program.
+        layers: layers of each stage.
+        gathers: the gathers of each stage in a forward, and in each half of a backward.
+        scatters: the scatters of each stage in a full backward, or in a weight gradient.
+        measured: True if their seconds are from a calibration.
+    """
+
+    @cache
+    def usage_of(flows: StateFlows, rank: int, stage: int) -> Usage:
+        return builder.fabric.usage(flows.messages[stage].sent_by(design.meshes[rank].devices))
+
+    for row in kinds.indices_of(Op.F, Op.B, Op.I, Op.W).tolist():
+        op, rank, stage = Op(int(kinds.op[row])), int(kinds.rank[row]), int(kinds.stage[row])
+        counts = zip((gathers, scatters), state_collective_counts(design, op, stage), strict=True)
+        used = [(flows, count) for flows, count in counts if count * flows.seconds[rank, stage] > 0]
+        if used:
+            usage = sum_usages(usage_of(flows, rank, stage).scale(count) for flows, count in used)
+            seconds = sum(count * float(flows.seconds[rank, stage]) for flows, count in used)
+            builder.add_beside(row, usage, seconds, layers[stage], measured=measured)
+
+
+def state_collective_counts(design: Design, op: Op, stage: int) -> tuple[int, int]:
+    """Return how often a computation gathers the sharded weights of its stage, and how often it scatters gradients."""
+    again = design.pipeline.recomputes(stage) and op in (Op.B, Op.I)
+    scatters = design.training.scatters_blocks and op in (Op.B, Op.W)
+    return (1 + again if design.gathers_blocks else 0), int(scatters)
+
+
 def add_step_exchanges(
     builder: NetworkBuilder, kinds: Kinds, sent: Sequence[Messages], waits: NDArray[np.float64], *, measured: bool
 ) -> None:
@@ -159,7 +211,8 @@ def add_step_exchanges(
     """
     for row in kinds.indices_of(Op.STEP).tolist():
         rank = int(kinds.rank[row])
-        builder.add_exchange(row, builder.fabric.usage(sent[rank]), float(waits[rank]), 1, measured=measured)
+        seconds = min(float(waits[rank]), float(builder.seconds[row]))  # steps of a measured run may be shorter
+        builder.add_exchange(row, builder.fabric.usage(sent[rank]), seconds, 1, measured=measured)
 
 
 class StageBlocks(NamedTuple):

@@ -89,7 +89,7 @@ class Costs:
         if network is not None and seconds is not None:
             before, after = slot_sums(program, self.seconds), slot_sums(program, seconds)
             ratio = np.divide(after, before, out=np.ones(len(program)), where=before > 0)
-            network = network.replace_exchanges(network.exchange_s * ratio)
+            network = network.scale_exchanges(ratio)
         alone = self.simulate_without_sharing(program) if network is not None and seconds is None else None
         return simulate(program, given, self.transfer_model, meshes, network=network, alone=alone, lead=self.lead)
 
@@ -231,7 +231,7 @@ def estimate(design: Design, program: Program) -> Costs:
         padded = wait_seconds(design, program, layers)
         seconds += (of_kinds - alone)[distinct.of_row] * np.where(whole > 0, _ratio(padded, whole) - scale, 0.0)
         exchanges = _ratio(slot_sums(program, padded), slot_sums(program, whole))
-        network = network.replace_exchanges(network.exchange_s * exchanges)
+        network = network.scale_exchanges(exchanges, beside=False)
     attended = mean_attended_share(design) if lengths is None else document_attended_share(design)
     size = message_bytes_by_kind(design, distinct, held)[distinct.of_row] * length_scale(design, program)
     saved = _slot_savings(model, design, program, of_kinds, layers, price)

@@ -96,6 +96,7 @@ class NetworkBuilder:
         self._connections: dict[object, int] = {}
         self._of_kind = np.full(len(kinds), -1, np.int64)
         self._exchanges: dict[int, Exchange] = {}
+        self._beside: dict[int, Exchange] = {}
 
     def add_transfer(self, row: int, usage: Usage, connection: object, *, direct_bytes: float = 0.0) -> None:
         """Add the SENDs of kind ``row``; transfers on the same ``connection`` run one after another.
@@ -126,19 +127,33 @@ class NetworkBuilder:
         self.seconds[row] += needed - seconds
         self._exchanges[row] = Exchange(usage, needed, phases)
 
+    def add_beside(self, row: int, usage: Usage, seconds: float, layers: int, *, measured: bool) -> None:
+        """Add collectives that run beside computations of kind ``row``, and take ``seconds`` without contention."""
+        if not usage or seconds <= 0:
+            return
+        phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
+        if measured:  # computations of a measured run may be shorter
+            seconds = min(seconds, float(self.seconds[row]))
+        else:
+            seconds = max(seconds, phases * self._latency_s(usage) + self._port_seconds(usage))
+            self.seconds[row] = max(self.seconds[row], seconds)
+        self._beside[row] = Exchange(usage, seconds, phases)
+
     def build(self, program: Program) -> Network | None:
         """Return the network; None if there are no flows."""
         of_row = self._kinds.of_row
-        exchange_s, phases = np.zeros(len(program)), np.ones(len(program), np.int64)
+        parts, (exchange_s, beside_s) = np.ones(len(program), np.int64), np.zeros((2, len(program)))
         row_kind = self._of_kind[of_row]
+        beside_kind = np.full_like(row_kind, -1)
         for slot_kind, rows in self._slots(program):
-            found = [self._exchanges[kind] for kind in slot_kind if kind in self._exchanges]
-            if not found:
-                continue
-            joined = _join_exchanges(found)
-            parts, seconds = joined.usage.divide(joined.phases), joined.seconds / joined.phases
-            row_kind[rows] = self._append_kind(parts, seconds, ("inside", slot_kind))
-            exchange_s[rows], phases[rows] = joined.seconds, joined.phases
+            inside, beside = ([of[kind] for kind in slot_kind if kind in of] for of in (self._exchanges, self._beside))
+            parts[rows] = count = max((each.phases for each in (*inside, *beside)), default=1)
+            ways = ("inside", inside, row_kind, exchange_s), ("beside", beside, beside_kind, beside_s)
+            for name, found, kind_of_row, seconds in ways:
+                if found:  # those of both actions of a slot, one after the other
+                    seconds[rows] = total = sum(each.seconds for each in found)
+                    usage = sum_usages(each.usage for each in found).divide(count)
+                    kind_of_row[rows] = self._append_kind(usage, total / count, (name, slot_kind))
         if not self._flows:
             return None
         latency, rate, line = (np.array(column) for column in zip(*self._flows, strict=True))
@@ -154,13 +169,15 @@ class NetworkBuilder:
             use_weight=np.concatenate([weights for _, weights in self._uses]),
             row_kind=row_kind,
             exchange_s=exchange_s,
-            parts=phases,
+            beside_kind=beside_kind,
+            beside_s=beside_s,
+            parts=parts,
             units=self._units(ports),
         )
 
     def _slots(self, program: Program) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
         """Yield the one or two kinds of each distinct slot, and the first rows of these slots."""
-        if not self._exchanges:
+        if not self._exchanges and not self._beside:
             return
         of_row = self._kinds.of_row.astype(np.int64)
         first = np.flatnonzero(program.is_work & ~program.fused)
@@ -211,12 +228,6 @@ class NetworkBuilder:
 
     def _latency_s(self, usage: Usage) -> float:
         return max((link.latency_s for link in self.fabric.links_of(usage)), default=0.0)
-
-
-def _join_exchanges(found: Sequence[Exchange]) -> Exchange:
-    """Return the exchanges of both actions of a slot, one after the other."""
-    usage = sum_usages(each.usage for each in found)
-    return Exchange(usage, sum(each.seconds for each in found), max(each.phases for each in found))
 
 
 def add_transfer_flows(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None:

@@ -305,4 +305,6 @@ def _scale_seconds(seconds: Seconds, slowness: Callable[[OpName], float]) -> Sec
         seconds.input_waits * slowness("I"),
         seconds.input_waits * slowness("I") - seconds.backward_waits * slowness("B"),
         seconds.unshard,
+        seconds.gather,
+        seconds.scatter,
     )

@@ -41,6 +41,10 @@ class Seconds(NamedTuple):
     """Part of ``input_waits`` in which a full backward computes weight gradients."""
     unshard: float = 0.0
     """Seconds to gather the weights, if the program does so."""
+    gather: float = 0.0
+    """Seconds to gather the sharded weights of all blocks beside a forward or a backward, if these do so."""
+    scatter: float = 0.0
+    """Seconds to scatter the gradients of all blocks beside a backward."""
 
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -200,6 +204,8 @@ class MeshPrices:
             hidden=found.input_gradient + found.weight_gradient - found.backward,
             again=found.forward,
             unshard=unshard,
+            gather=0.0 if state.waits else sum(each.blocks * each.gather for each in times),
+            scatter=0.0 if state.waits else sum(each.blocks * each.scatter for each in times),
         )
 
     def pieces(self, part: StagePart, op: Op) -> Iterator[Piece]:

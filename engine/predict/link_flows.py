@@ -32,11 +32,12 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class LinkFlows:
-    """All flows of a step: messages between meshes, reductions, and the exchanges inside computations and steps."""
+    """All flows of a step: messages between meshes, reductions, and collectives inside or beside computations and steps."""
 
     network: Network
     span: Ints  # [flows] span of the timeline
-    part: Ints  # [flows] index of an exchange inside its computation
+    part: Ints  # [flows] index of the part of a computation to which a collective belongs
+    is_beside: NDArray[np.bool_]  # [flows] True for collectives of sharded state, which run beside a computation
     kind: Ints  # [flows] kind of flow in the network
     bytes: Floats  # [flows] bytes; seconds if a port carries one transfer at a time
     start_s: Floats  # [flows] time of the first byte
@@ -173,19 +174,26 @@ def find_flows(program: Program, costs: Costs, timeline: Timeline) -> LinkFlows 
         return None
     sizes = flow_bytes(program, costs.seconds, network)
     rates = _class_rates(program, costs.seconds, network, costs.lead)
-    is_exchange = program.is_work
-    rows = np.flatnonzero((network.row_kind >= 0) & (sizes > 0))
-    messages, exchanges = rows[~is_exchange[rows]], rows[is_exchange[rows]]
-    columns = [
-        _message_columns(program, network, timeline, messages, sizes),
-        *_exchange_columns(program, computing_seconds(program, costs.seconds, network), network, timeline, exchanges, sizes, rates),
-    ]  # fmt: skip
-    row, part, size, start, end = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return LinkFlows(network, program.span_of_row[row], part, network.row_kind[row], size, start, end, rates)
+    sent = np.flatnonzero((network.row_kind >= 0) & (sizes > 0) & ~program.is_work)
+    computing = computing_seconds(program, costs.seconds, network)
+    found = [
+        _message_columns(program, network, timeline, sent, sizes),
+        *_collective_columns(program, computing, network, timeline, sizes, rates),
+    ]
+    columns = Columns(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    return LinkFlows(network, *columns, rates)
 
 
-Columns = tuple[Ints, Ints, Floats, Floats, Floats]
-"""Rows, parts, bytes, starts and ends of flows."""
+class Columns(NamedTuple):
+    """Columns of :class:`LinkFlows`, for some of its flows."""
+
+    span: Ints
+    part: Ints
+    is_beside: NDArray[np.bool_]
+    kind: Ints
+    bytes: Floats
+    start_s: Floats
+    end_s: Floats
 
 
 def _message_columns(program: Program, network: Network, timeline: Timeline, rows: Ints, sizes: Floats) -> Columns:
@@ -208,34 +216,46 @@ def _message_columns(program: Program, network: Network, timeline: Timeline, row
     before = np.concatenate(([0.0], end[order][:-1]))
     before[np.concatenate(([True], np.diff(line[order]) != 0))[: len(order)]] = 0.0
     ready[order] = np.maximum(ready[order], before[: len(order)])
-    return rows, np.zeros(len(rows), np.int64), sizes[rows], np.minimum(ready, end), end
+    none = np.zeros(len(rows), np.int64)
+    return Columns(spans, none, none > 0, kind, sizes[rows], np.minimum(ready, end), end)
 
 
-def _exchange_columns(
+def _collective_columns(
     program: Program,
     computing: Floats,
     network: Network,
     timeline: Timeline,
-    rows: Ints,
     sizes: Floats,
     rates: Mapping[int, Steps],
 ) -> Iterator[Columns]:
-    """Yield the exchanges inside computations, part by part: each exchange follows a computed part."""
+    """Yield the collectives of computations, part by part: an exchange follows each computed part, and others run beside."""
+    rows = network.flow_rows[program.is_work[network.flow_rows] & ~program.fused[network.flow_rows]]
     spans, parts = program.span_of_row[rows], network.parts[rows]
-    each, size = computing[rows] / parts, sizes[rows] / parts
-    at = timeline.start[spans]
+    each, at, last = computing[rows] / parts, timeline.start[spans], timeline.end[spans]
+    ways = (
+        (False, network.row_kind[rows], sizes[rows] / parts, each),
+        (True, network.beside_kind[rows], network.beside_bytes[rows] / parts, np.zeros(len(rows))),
+    )
     for part in range(int(parts.max(initial=1)) if len(rows) else 0):
-        here = np.flatnonzero(parts > part)
-        kind = network.row_kind[rows[here]]
-        begin = at[here] + each[here] + network.latency_s[kind]
-        end = np.empty(len(here))
-        of_class = network.coupled_network.classes[0][kind]
-        for of in np.unique(of_class).tolist():
-            alike = of_class == of
-            end[alike] = _flow_ends(rates[of], begin[alike], size[here[alike]])
-        end = np.where(parts[here] == part + 1, timeline.end[spans[here]], end)
-        at[here] = end
-        yield rows[here], np.full(len(here), part), size[here], np.minimum(begin, end), end
+        done = at + each
+        for is_beside, kinds, size, wait in ways:
+            here = np.flatnonzero((parts > part) & (kinds >= 0) & (size > 0))
+            kind = kinds[here]
+            begin = at[here] + wait[here] + network.latency_s[kind]
+            end = np.minimum(_ends_by_class(network, rates, kind, begin, size[here]), last[here])
+            done[here] = np.maximum(done[here], end)
+            columns = np.full(len(here), part), np.full(len(here), is_beside), kind, size[here]
+            yield Columns(spans[here], *columns, np.minimum(begin, end), end)
+        at = done
+
+
+def _ends_by_class(network: Network, rates: Mapping[int, Steps], kind: Ints, begin: Floats, size: Floats) -> Floats:
+    """Return the times at which flows of several kinds have transferred all their bytes."""
+    end, of_class = np.empty(len(kind)), network.coupled_network.classes[0][kind]
+    for of in np.unique(of_class).tolist():
+        alike = of_class == of
+        end[alike] = _flow_ends(rates[of], begin[alike], size[alike])
+    return end
 
 
 def _flow_ends(rates: Steps, begin: Floats, size: Floats) -> Floats:

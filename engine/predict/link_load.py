@@ -103,8 +103,10 @@ def _load_per_port(program: Program, seconds: Floats, network: Network) -> Float
     A serial port carries one transfer at a time.
     """
     sizes = flow_bytes(program, seconds, network)
-    rows = np.flatnonzero(network.row_kind >= 0)
-    of_kind = np.bincount(network.row_kind[rows], sizes[rows], minlength=len(network.rate))
+    of_kind = np.zeros(len(network.rate))
+    for kind, of_rows in ((network.row_kind, sizes), (network.beside_kind, network.beside_bytes)):
+        rows = np.flatnonzero(kind >= 0)
+        of_kind += np.bincount(kind[rows], of_rows[rows], minlength=len(of_kind))
     use_kind = np.repeat(np.arange(len(network.rate)), np.diff(network.use_ptr))
     passed = of_kind[use_kind] * network.use_weight
     return np.asarray(np.bincount(network.use_port, passed, minlength=len(network.ports)), np.float64)

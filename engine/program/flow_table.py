@@ -33,6 +33,7 @@ class FlowTable:
     after: Int64s  # [flows] flow that must end before this one can be ready, -1 for none
     first: Int64s  # [rows] first flow of each row, -1 for none
     parts: Int64s  # [rows] number of flows
+    beside: Int64s  # [rows] first of the flows beside a computation, one for each of its parts; -1 for none
     group: Int64s  # [flows] group of participants; flows of one group share their cells
     cells: Int64s  # [groups + 1] first cell of each group
     made: Mapping[int, tuple[int, ...]]  # flows of the messages that each slot produces, by slot
@@ -50,7 +51,11 @@ class FlowTable:
         has_flow = (network.row_kind >= 0) & ~(program.is_work & program.fused)
         rows = np.flatnonzero(has_flow)
         parts = np.where(has_flow, network.parts, 0)
-        row = np.repeat(rows, parts[rows])
+        has_beside = np.flatnonzero(network.beside_kind >= 0)
+        own, beside = np.repeat(rows, parts[rows]), np.repeat(has_beside, network.parts[has_beside])
+        row = np.concatenate((own, beside))
+        first_beside = np.full(len(program), -1, np.int64)
+        first_beside[has_beside] = len(own) + np.cumsum(network.parts[has_beside]) - network.parts[has_beside]
         first = np.where(has_flow, np.cumsum(parts) - parts, -1)
         sizes = flow_bytes(program, seconds, network)
         after = np.full(len(row), -1, np.int64)
@@ -61,12 +66,13 @@ class FlowTable:
         group, members = _participant_groups(program, row, lanes)
         return cls(
             network=network,
-            kind=network.row_kind[row],
-            size=sizes[row] / parts[row],
+            kind=np.concatenate((network.row_kind[own], network.beside_kind[beside])),
+            size=np.concatenate((sizes[own], network.beside_bytes[beside])) / network.parts[row],
             is_message=program.is_send[row],
             after=after,
             first=first.astype(np.int64),
             parts=parts,
+            beside=first_beside,
             group=group,
             cells=np.concatenate(([0], np.cumsum(members))).astype(np.int64),
             made=_produced_flows(program, first),
@@ -80,6 +86,11 @@ class FlowTable:
         """Return the indices of the flows of a row, in order."""
         first = int(self.first[row])
         return range(first, first + int(self.parts[row])) if first >= 0 else range(0)
+
+    def flows_beside(self, row: int) -> range:
+        """Return the indices of the flows beside the computation of a row, one for each of its parts, in order."""
+        first = int(self.beside[row])
+        return range(first, first + int(self.network.parts[row])) if first >= 0 else range(0)
 
 
 def _produced_flows(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:

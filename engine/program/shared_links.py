@@ -74,13 +74,25 @@ class Network:
     use_weight: Floats  # [uses] bytes on the port per byte of the flow
     row_kind: Ints  # [rows] kind of a SEND, a collective, or the exchanges of a slot (first row) or step; -1 for none
     exchange_s: Floats  # [rows] seconds of a computation or optimizer step that its exchanges take alone
-    parts: Ints  # [rows] number of times that exchanges and compute alternate inside a computation; else 1
+    beside_kind: (
+        Ints  # [rows] kind of the collectives that run beside the computation of a slot (first row); -1 for none
+    )
+    beside_s: Floats  # [rows] seconds that they take alone
+    parts: Ints  # [rows] number of equal parts, each with one exchange and one flow beside it, of a computation; else 1
     units: Ints  # [ports] maximum number of flows on a port that each flow uses exclusively; -1 for a shared port
 
     @cached_property
     def flow_rows(self) -> Ints:
         """Rows that have a flow, in ascending order."""
-        return np.flatnonzero(self.row_kind >= 0)
+        return np.flatnonzero((self.row_kind >= 0) | (self.beside_kind >= 0))
+
+    @cached_property
+    def beside_bytes(self) -> Floats:
+        """Bytes of the flows beside each computation, ``[rows]``."""
+        size, rows = np.zeros(len(self.beside_kind)), np.flatnonzero(self.beside_kind >= 0)
+        kind = self.beside_kind[rows]
+        size[rows] = np.maximum(0.0, self.beside_s[rows] - self.parts[rows] * self.latency_s[kind]) * self.rate[kind]
+        return size
 
     @cached_property
     def classes(self) -> tuple[Ints, Ints]:
@@ -99,9 +111,13 @@ class Network:
         first[of_kind[::-1]] = np.arange(len(self.rate))[::-1]
         return of_kind, first
 
-    def replace_exchanges(self, exchange_s: Floats) -> Network:
-        """Return the network with a different ``exchange_s``; cached results about its ports are kept."""
-        found = replace(self, exchange_s=exchange_s)
+    def scale_exchanges(self, factors: Floats, *, beside: bool = True) -> Network:
+        """Return the network with collectives inside computations that take ``factors`` times as long, ``[rows]``.
+
+        Those beside computations are scaled only if ``beside``. Cached results about the ports are kept.
+        """
+        beside_s = self.beside_s * factors if beside else self.beside_s
+        found = replace(self, exchange_s=self.exchange_s * factors, beside_s=beside_s)
         found.__dict__.update(
             {name: self.__dict__[name] for name in ("classes", "coupled_network") if name in self.__dict__}
         )
@@ -114,12 +130,14 @@ class Network:
         return found
 
     def _scale_latencies(self, factors: Floats) -> Network:
-        rows = self.flow_rows
-        scales, place = np.unique(factors[rows], return_inverse=True)
-        pairs, number = np.unique(self.row_kind[rows].astype(np.int64) * len(scales) + place, return_inverse=True)
+        columns = self.row_kind.copy(), self.beside_kind.copy()
+        has_flow = [np.flatnonzero(column >= 0) for column in columns]
+        kind = np.concatenate([column[rows] for column, rows in zip(columns, has_flow, strict=True)])
+        scales, place = np.unique(factors[np.concatenate(has_flow)], return_inverse=True)
+        pairs, number = np.unique(kind.astype(np.int64) * len(scales) + place, return_inverse=True)
         old, scale = np.divmod(pairs, len(scales))
-        row_kind = self.row_kind.copy()
-        row_kind[rows] = number
+        for column, rows, numbers in zip(columns, has_flow, np.split(number, [len(has_flow[0])]), strict=True):
+            column[rows] = numbers
         uses = [np.arange(self.use_ptr[kind], self.use_ptr[kind + 1]) for kind in old.tolist()]
         return replace(
             self,
@@ -129,7 +147,8 @@ class Network:
             use_ptr=np.cumsum([0, *map(len, uses)]),
             use_port=self.use_port[np.concatenate(uses)],
             use_weight=self.use_weight[np.concatenate(uses)],
-            row_kind=row_kind,
+            row_kind=columns[0],
+            beside_kind=columns[1],
         )
 
     @cached_property
@@ -168,9 +187,11 @@ class Network:
         )
 
     def bytes_of(self, program: Program, seconds: Floats) -> Floats:
-        """Return the bytes of each row's flow, ``[rows]``, given its uncontended ``seconds``; 0 for rows without a flow."""
-        size = np.zeros(len(program))
-        rows = self.flow_rows
+        """Return the bytes of each row's flow, ``[rows]``, given its uncontended ``seconds``; 0 for rows without a flow.
+
+        They do not include those of flows beside computations.
+        """
+        size, rows = np.zeros(len(program)), np.flatnonzero(self.row_kind >= 0)
         kind = self.row_kind[rows]
         alone = np.where(program.is_work[rows], self.exchange_s[rows], seconds[rows])
         size[rows] = np.maximum(0.0, alone - self.parts[rows] * self.latency_s[kind]) * self.rate[kind]
@@ -256,6 +277,8 @@ def pair_network(program: Program, *, half_duplex: bool = False) -> Network:
         use_weight=np.ones(len(uses)),
         row_kind=row_kind,
         exchange_s=np.zeros(len(program)),
+        beside_kind=np.full(len(program), -1, np.int64),
+        beside_s=np.zeros(len(program)),
         parts=np.ones(len(program), np.int64),
         units=np.full(len(shared), -1, np.int64),
     )

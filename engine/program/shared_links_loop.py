@@ -32,7 +32,7 @@ RATE_TOLERANCE = 1e-9
 def simulate_flows(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace) -> int:
     """Simulate a program on shared links and return the number of rate changes, logged or not."""
     counts, now = workspace.counts, 0.0
-    push_event(workspace, nodes.compute[0], 0)
+    start_part(nodes, flows, workspace, now, 0)
     while counts[HEAP] > 0 or counts[ACTIVE] > 0:
         counts[MOMENT] += 1
         counts[FOUND] = counts[SEEDS] = 0
@@ -40,7 +40,7 @@ def simulate_flows(nodes: Nodes, flows: Flows, result: Result, workspace: Worksp
         if counts[HEAP] == 0 or workspace.ends[1] < workspace.heap_time[0]:
             now = max(now, workspace.ends[1])
             ended = end_first_flow(flows, result, workspace, now)
-            done = deliver_flow(nodes, result, workspace, now, ended)
+            done = deliver_flow(nodes, flows, result, workspace, now, ended)
         else:
             pop_event(workspace)
             now = max(now, workspace.heap_time[counts[HEAP]])
@@ -61,55 +61,73 @@ def handle_event(nodes: Nodes, flows: Flows, result: Result, workspace: Workspac
     count, exchange, done = len(nodes.pending), len(nodes.takers) + code, -1
     timer = code - count - len(flows.kind)
     if timer >= 0:
-        count_input(nodes, result, workspace, now, nodes.timer_target[timer], nodes.timer_node[timer])
+        count_input(nodes, flows, result, workspace, now, nodes.timer_target[timer], nodes.timer_node[timer])
     elif code >= count:  # a latency is over
         request_connection(flows, workspace, code - count)
     elif flows.kind[exchange] >= 0:  # a part is computed, and exchanges follow
         push_event(workspace, now + flows.latency[flows.kind[exchange]], count + exchange)
     else:
-        done = code
+        done = end_task(nodes, flows, workspace, now, code)
     return done
 
 
-def deliver_flow(nodes: Nodes, result: Result, workspace: Workspace, now: float, flow: int) -> int:
-    """Continue the node that waits for a flow; return it if the flow was its last exchange, otherwise -1."""
+def deliver_flow(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, now: float, flow: int) -> int:
+    """Continue the node that waits for a flow; return the node if it ends, otherwise -1."""
     messages, done = len(nodes.takers), -1
     if flow < messages:
         result.came[flow] = now
         if nodes.takers[flow] >= 0:
-            count_input(nodes, result, workspace, now, nodes.takers[flow], len(nodes.pending) + flow)
+            count_input(nodes, flows, result, workspace, now, nodes.takers[flow], len(nodes.pending) + flow)
     else:
-        node = flow - messages
+        done = end_task(nodes, flows, workspace, now, (flow - messages) % len(nodes.pending))
+    return done
+
+
+def end_task(nodes: Nodes, flows: Flows, workspace: Workspace, now: float, node: int) -> int:
+    """End one task of the current part of a node, and return the node if it ends, otherwise -1.
+
+    The tasks are the computation with the exchange after it, and the flow beside both.
+    """
+    done = -1
+    nodes.tasks[node] -= 1
+    if nodes.tasks[node] == 0:
         nodes.parts[node] -= 1
         if nodes.parts[node] == 0:
             done = node
         else:
-            start_part(nodes, workspace, now, node)
+            start_part(nodes, flows, workspace, now, node)
     return done
 
 
-def count_input(nodes: Nodes, result: Result, workspace: Workspace, now: float, node: int, cause: int) -> None:
+def count_input(
+    nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, now: float, node: int, cause: int
+) -> None:
     """Count an input that has arrived at a node, and start the node if it was the last one."""
     nodes.pending[node] -= 1
     if nodes.pending[node] == 0:
         result.start[node], result.cause[node] = now, cause
-        start_part(nodes, workspace, now, node)
+        start_part(nodes, flows, workspace, now, node)
 
 
-def start_part(nodes: Nodes, workspace: Workspace, now: float, node: int) -> None:
-    """Begin to compute the next part of a node, and start the timers that begin with it."""
+def start_part(nodes: Nodes, flows: Flows, workspace: Workspace, now: float, node: int) -> None:
+    """Begin to compute the next part of a node, and start the flow beside it and the timers that begin with it."""
+    count = len(nodes.pending)
+    beside = len(nodes.takers) + count + node
+    nodes.tasks[node] = 1
     push_event(workspace, now + nodes.compute[node], node)
+    if flows.kind[beside] >= 0:
+        nodes.tasks[node] = 2
+        push_event(workspace, now + flows.latency[flows.kind[beside]], count + beside)
     for timer in range(nodes.timer_ptr[node], nodes.timer_ptr[node + 1]):
         if nodes.timer_part[timer] == nodes.parts[node]:
-            first = 2 * len(nodes.pending) + len(nodes.takers)
-            push_event(workspace, now + nodes.timer_delay[timer], first + timer)
+            push_event(workspace, now + nodes.timer_delay[timer], count + len(flows.kind) + timer)
 
 
 def end_node(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace, now: float, done: int) -> None:
     """End a node: its output arrives at the nodes that wait for it, and the latencies of its messages begin."""
     result.end[done] = now
     for at in range(nodes.out_ptr[done], nodes.out_ptr[done + 1]):
-        count_input(nodes, result, workspace, now, nodes.out_node[at], done)
+        count_input(nodes, flows, result, workspace, now, nodes.out_node[at], done)
     for at in range(nodes.made_ptr[done], nodes.made_ptr[done + 1]):
         message = nodes.made[at]
         result.sent[message], result.sent_cause[message] = now, done
@@ -163,7 +181,7 @@ def start_flows(nodes: Nodes, flows: Flows, result: Result, workspace: Workspace
             continue
         if ended >= 0 and flow < messages:
             result.sent[flow] = now
-            result.sent_cause[flow] = count + ended if ended < messages else ended - messages
+            result.sent_cause[flow] = count + ended if ended < messages else (ended - messages) % count
         start_flow(flows, workspace, now, flow)
     workspace.counts[WAITING] = kept
 

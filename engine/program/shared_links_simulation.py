@@ -79,18 +79,21 @@ def simulate_shared_links(
     graph, tables = program.graph, _Tables.from_program(program, lead)
     messages = tables.messages
     node_rows = np.concatenate(([0], graph.nodes))
-    node_kind = np.where(tables.has_flow, network.row_kind[node_rows], -1)
-    node_kind[0] = -1
-    has_exchange = node_kind >= 0
-    parts = np.where(has_exchange, network.parts[node_rows], 1)
+    node_kind, beside_kind = (
+        np.where(tables.has_flow, of_row[node_rows], -1) for of_row in (network.row_kind, network.beside_kind)
+    )
+    node_kind[0] = beside_kind[0] = -1
+    has_exchange, has_beside = node_kind >= 0, beside_kind >= 0
+    parts = np.where(has_exchange | has_beside, network.parts[node_rows], 1)
     compute = np.concatenate(([0.0], durations[graph.nodes])) / parts
     node_size = np.where(has_exchange, sizes[node_rows] / parts, 0.0)
+    beside_size = np.where(has_beside, network.beside_bytes[node_rows] / parts, 0.0)
     of_kind, first_of_class = network.classes
     class_ptr, class_port, class_weight = _port_uses(network, first_of_class)
     counts = np.bincount(class_port, minlength=len(network.ports))
     port_ptr = np.concatenate(([0], np.cumsum(counts)))
     port_class = np.repeat(np.arange(len(first_of_class)), np.diff(class_ptr))[np.argsort(class_port, kind="stable")]
-    nodes, flows, classes = len(node_rows), len(node_rows) + len(messages), len(first_of_class)
+    nodes, flows, classes = len(node_rows), 2 * len(node_rows) + len(messages), len(first_of_class)
     lines = int(network.connection.max(initial=-1)) + 1
     lines_of_class = np.bincount(of_kind, minlength=classes)  # a connection has at most one flow of a class in progress
     heap_first = np.concatenate(([0], np.cumsum(lines_of_class)))[:-1]
@@ -99,11 +102,12 @@ def simulate_shared_links(
     log = np.zeros(log_entries), np.zeros(log_entries, np.int64), np.zeros(log_entries)
     given = (
         Nodes(
-            tables.pending.copy(), tables.out_ptr, tables.out_node, tables.made_ptr, tables.made, compute, parts.copy(),
+            tables.pending.copy(), tables.out_ptr, tables.out_node, tables.made_ptr, tables.made, compute, parts.copy(), np.zeros(nodes, np.int64),
             tables.takers, tables.timer_ptr, tables.timer_node, tables.timer_target, *_timer_starts(tables, parts, compute),
         ),
         Flows(
-            np.concatenate((network.row_kind[messages], node_kind)), np.concatenate((sizes[messages], node_size)),
+            np.concatenate((network.row_kind[messages], node_kind, beside_kind)),
+            np.concatenate((sizes[messages], node_size, beside_size)),
             network.latency_s, network.connection, of_kind, class_ptr, class_port, class_weight,
             network.rate[first_of_class], port_ptr, port_class, network.capacity, network.units.copy(),
         ),

@@ -1,7 +1,8 @@
 """Tables of :mod:`meshwave.engine.program.shared_links_loop`: a program, its flows, the result and working memory.
 
-A *node* is an action of the program, a *message* a SEND, an *exchange* the collectives inside a node. A *flow* is a
-message or an exchange in progress: flow ``m`` is message ``m``, flow ``messages + n`` the exchange of node ``n``. Flows
+A *node* is an action of the program, a *message* a SEND, an *exchange* the collectives inside a node, for which it waits.
+Other collectives run *beside* the computation of a node. A *flow* is one of these in progress: flow ``m`` is message
+``m``, flow ``messages + n`` the exchange of node ``n``, flow ``messages + nodes + n`` the one beside node ``n``. Flows
 of one *class* use the same ports with the same weights, and therefore have the same rate.
 
 Tables are lists if Python runs the loop, which is faster then, and arrays if it is compiled.
@@ -23,7 +24,8 @@ class Nodes(NamedTuple):
     made_ptr: Table  # [nodes + 1]
     made: Table  # [messages] messages that each node sends, in order
     compute: Table  # [nodes] seconds of each part
-    parts: Table  # [nodes] parts that are not computed; exchanges of a node run between its parts
+    parts: Table  # [nodes] parts that have not ended; in each, an exchange follows computation, and a flow runs beside both
+    tasks: Table  # [nodes] tasks of the current part that have not ended; see ``end_task``
     takers: Table  # [messages] node that consumes each, -1 for none
     timer_ptr: Table  # [nodes + 1]
     timer_node: Table  # [timers] node inside which each timer ends
@@ -35,7 +37,7 @@ class Nodes(NamedTuple):
 class Flows(NamedTuple):
     """Messages and exchanges, and the ports that they use."""
 
-    kind: Table  # [flows] -1 for a node without exchanges
+    kind: Table  # [flows] -1 for a node without exchanges, or without a flow beside it
     size: Table  # [flows] bytes
     latency: Table  # [kinds] seconds
     connection: Table  # [kinds]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -201,23 +202,36 @@ def computing_seconds(program: Program, seconds: Floats, network: Network) -> Fl
 
 def _uncontended_flows(program: Program, network: Network, sizes: Floats, alone: Timeline) -> UncontendedTimes:
     """Return the times at which the bytes of every flow are transferred if no flow delays another."""
-    rows = network.flow_rows
+    rows = np.flatnonzero(network.row_kind >= 0)
     span = program.span_of_row[rows]
     kind, parts = network.row_kind[rows], network.parts[rows]
     took = sizes[rows] / parts / network.rate[kind]
     first = alone.start[span] + network.latency_s[kind]
-    has_exchange = program.is_work[rows]
-    if not has_exchange.any():
+    has_exchange, found = program.is_work[rows], list(_uncontended_flows_beside(program, network, alone))
+    if not has_exchange.any() and not found:
         return UncontendedTimes(kind, first, first + took)
-    found = []
     exchanges = has_exchange & ~program.fused[rows]
     starts = np.where(has_exchange & ~exchanges, np.inf, first)
     for part in range(int(parts.max(initial=1))):
         here = np.flatnonzero((parts > part) & np.isfinite(starts))
         each = (alone.end[span[here]] - alone.start[span[here]]) / parts[here]
         late = np.where(exchanges[here], (part + 1) * each - took[here] - network.latency_s[kind[here]], 0.0)
-        found.append((kind[here], starts[here] + late, starts[here] + late + took[here]))
+        found.append(UncontendedTimes(kind[here], starts[here] + late, starts[here] + late + took[here]))
     return UncontendedTimes(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _uncontended_flows_beside(program: Program, network: Network, alone: Timeline) -> Iterator[UncontendedTimes]:
+    """Yield the times of the flows beside computations, part by part."""
+    rows = np.flatnonzero(network.beside_kind >= 0)
+    if not len(rows):
+        return
+    span, kind, parts = program.span_of_row[rows], network.beside_kind[rows], network.parts[rows]
+    took = network.beside_bytes[rows] / parts / network.rate[kind]
+    each = (alone.end[span] - alone.start[span]) / parts
+    for part in range(int(parts.max())):
+        here = np.flatnonzero(parts > part)
+        first = alone.start[span[here]] + part * each[here] + network.latency_s[kind[here]]
+        yield UncontendedTimes(kind[here], first, first + took[here])
 
 
 # ---- the timeline ----

@@ -97,9 +97,9 @@ class ActionDurations(NamedTuple):
 def action_durations(program: Program, costs: Costs) -> ActionDurations:
     """Return the modelled durations that determine the time-dilation factor.
 
-    A computation with expert exchanges inside waits in parts, so each part counts as an action.
+    A computation with collectives inside waits in parts, so each part counts as an action.
     """
-    parts = 1 if costs.network is None else np.where(costs.network.row_kind >= 0, costs.network.parts, 1)
+    parts = 1 if costs.network is None else costs.network.parts
     durations = np.sort((slot_seconds(program, costs.seconds) / parts)[program.is_compute & ~program.fused])
     durations = durations[durations > 0]
     step = costs.simulate(program).makespan
@@ -267,10 +267,15 @@ class Device:
         wait_until(due_ns, self._stop)
         return due_ns
 
-    def compute(self, duration_ns: int, flows: Sequence[int] = ()) -> None:
-        """Wait for the duration of an action whose inputs have arrived; ``flows`` become ready at its end."""
+    def compute(self, duration_ns: int, flows: Iterable[int] = (), beside: Iterable[int] = ()) -> None:
+        """Wait for the duration of an action whose inputs have arrived.
+
+        The flows ``beside`` become ready at its beginning, ``flows`` at its end.
+        """
         latest = time.perf_counter_ns() - int(duration_ns * CATCH_UP_FRACTION)
-        self.free_ns = max(self.free_ns, self._inputs_ns, latest) + duration_ns
+        self.free_ns = max(self.free_ns, self._inputs_ns, latest)
+        self.announce(beside)
+        self.free_ns += duration_ns
         self.announce(flows)
         wait_until(self.free_ns, self._stop)
 
@@ -307,11 +312,16 @@ class Device:
 
 
 class ComputePiece(NamedTuple):
-    """Piece of a computation: a wait, then an exchange, or a reduction whose gradients are now final; -1 for none."""
+    """Piece of a computation: a wait, then an exchange, or a reduction whose gradients are now final; -1 for none.
+
+    A flow beside the computation begins with the first piece of a part, and ends in its last piece.
+    """
 
     ns: int
     exchange: int = -1  # flow
     reduction: int = -1  # row
+    begins: int = -1  # flow beside the computation
+    ends: int = -1
 
 
 @dataclass(frozen=True)
@@ -328,22 +338,28 @@ class Waits:
 
     def pieces(self, row: int) -> Iterator[ComputePiece]:
         """Yield the pieces of the slot whose first row is ``row``."""
-        exchanges = self.exchanges(row)
-        parts = max(1, len(exchanges))
+        exchanges, beside = self.exchanges(row), self.flows_beside(row)
+        parts = max(1, len(exchanges), len(beside))
         part_ns = int(self.ns[row]) // parts
         moments = [(share * parts, reduction) for share, reduction in self.early.get(row, ())]
         for number in range(parts):
-            passed = 0
+            passed, begins = 0, beside[number] if beside else -1
+            ends = begins
             for moment, reduction in moments:
                 if min(int(moment), parts - 1) == number:
                     until = round((moment - number) * part_ns)
-                    yield ComputePiece(until - passed, reduction=reduction)
-                    passed = until
-            yield ComputePiece(part_ns - passed, exchange=exchanges[number] if exchanges else -1)
+                    yield ComputePiece(until - passed, reduction=reduction, begins=begins)
+                    passed, begins = until, -1
+            exchange = exchanges[number] if exchanges else -1
+            yield ComputePiece(part_ns - passed, exchange=exchange, begins=begins, ends=ends)
 
     def exchanges(self, row: int) -> range:
         """Return the flows of the exchanges inside a computation or optimizer step; they separate equal parts of it."""
         return self.flows.flows_of_row(row) if self.flows is not None and self.program.is_work[row] else range(0)
+
+    def flows_beside(self, row: int) -> range:
+        """Return the flows beside a computation, one for each of its parts."""
+        return self.flows.flows_beside(row) if self.flows is not None else range(0)
 
     def flows_sent(self, row: int) -> Sequence[int]:
         """Return the flows of the messages that a slot sends."""

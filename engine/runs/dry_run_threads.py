@@ -205,15 +205,18 @@ class _RankThread:
     def _wait_for_pieces(self, row: int) -> None:
         """Wait for the pieces of a slot or optimizer step; ``row`` is its first row in the program."""
         sends = self._all.flows_sent(row)
-        if row not in self._all.early and not self._all.exchanges(row):
+        if row not in self._all.early and not self._all.exchanges(row) and not self._all.flows_beside(row):
             self._device.compute(self._waits[row - self._first], sends)
             return
         for piece in self._all.pieces(row):
-            self._device.compute(piece.ns, [] if piece.exchange < 0 else [piece.exchange])
+            after, beside = ([flow] if flow >= 0 else [] for flow in (piece.exchange, piece.begins))
+            self._device.compute(piece.ns, after, beside)
             if piece.exchange >= 0:
                 self._device.extend_until(self._device.wait_for_flow(piece.exchange))
             elif piece.reduction >= 0:
                 self._announce_gradients(piece.reduction - self._first)
+            if piece.ends >= 0:
+                self._device.extend_until(self._device.wait_for_flow(piece.ends))
         self._device.announce(sends)
 
     def _start_gather(self, row: int) -> None:

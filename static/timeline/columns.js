@@ -91,6 +91,7 @@ export class Columns {
   /** @type {Float32Array} */ link_bytes;
   /** @type {Int32Array} */ flow_span;
   /** @type {Int32Array} */ flow_part;
+  /** 1 for gathers and scatters of sharded state. @type {Uint8Array} */ flow_is_beside;
 
   /**
    * @param {any} header @param {number} number @param {number} horizon

@@ -210,7 +210,8 @@ export function linkFacts(layer, { port, share }, tick, names) {
 }
 
 /**
- * The name of a flow: "1SEND_F3, mesh A to B", "gradients of stage 2 of mesh C", "exchange 2 inside 2F5".
+ * The name of a flow: "1SEND_F3, mesh A to B", "gradients of stage 2 of mesh C", "exchange 2 inside 2F5", or
+ * "sharded state 2 beside 2F5".
  * @param {Layer} layer @param {number} flow @param {string[]} names
  */
 function messageName(layer, flow, names) {
@@ -219,5 +220,7 @@ function messageName(layer, flow, names) {
   const mesh = layer.meshes[layer.rankOf(span)];
   if (layer.isTransfer(span)) return `${action}, mesh ${mesh} to ${layer.meshes[layer.peerOf(span)]}`;
   if (layer.isCollective(span)) return `${action} of mesh ${mesh}`;
-  return `exchange ${layer.flow_part[flow] + 1} inside ${action} of mesh ${mesh}`;
+  const part = layer.flow_part[flow] + 1;
+  if (layer.flow_is_beside[flow]) return `sharded state ${part} beside ${action} of mesh ${mesh}`;
+  return `exchange ${part} inside ${action} of mesh ${mesh}`;
 }

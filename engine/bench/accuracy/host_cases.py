@@ -68,6 +68,7 @@ def host_cases() -> Iterator[Case]:
     yield from _host_resharding_cases()
     yield from _host_overlap_cases()
     yield from _host_gather_cases()
+    yield from _host_scatter_cases()
     yield from _host_document_cases()
 
 
@@ -190,6 +191,17 @@ def _host_gather_cases() -> Iterator[Case]:
         sharding = {"sharding": "parameters", "unsharded_stages": limit}
         shown = {"model": DEEP, "between": _nic_link(12), "training": sharding, **options}
         yield from _host_rivals(select_schedules(*names), training, "sharded parameters", **shown)
+
+
+def _host_scatter_cases() -> Iterator[Case]:
+    """Yield cases in which computations share the NICs: they scatter gradients, or also gather weights, block by block."""
+    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [1, 3]], "model": DEEP, "microbatches": 4}
+    for training, megabytes, sharding in (
+        ("scattered gradients", 12, {"sharding": "gradients"}),
+        ("blocks of weights", 24, {"sharding": "parameters", "unsharded_stages": 0}),
+    ):
+        shown = {"training": {"micro_batch_size": 8, **sharding}, "between": _nic_link(megabytes), **pair}
+        yield from _host_rivals(select_schedules("1f1b", "zb-h1"), training, "sharded states", **shown)
 
 
 def _host_document_cases() -> Iterator[Case]:

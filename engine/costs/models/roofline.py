@@ -20,7 +20,9 @@ from meshwave.engine.costs.alpha_beta import collective_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.costs.collective_flows import (
+    StateFlows,
     add_exchanges,
+    add_state_flows,
     add_step_exchanges,
     blocks_of_stages,
     gather_messages,
@@ -136,6 +138,13 @@ class OperatorCost(CostModel):
             add_collective_flows(builder, design, kinds, Op.UNSHARD, [gather_messages(design, program, held)], measured)
         waits = self.wait_seconds(design, program, kinds, layers)
         add_exchanges(builder, design, kinds, layers, waits, measured=measured)
+        gathers, scatters = _state_seconds(design, program, layers, self.prices(design))
+        if gathers.any() or scatters.any():
+            flows = (
+                StateFlows(gather_messages(design, program, held), gathers),
+                StateFlows(reduction_messages(design, program, held), scatters),
+            )
+            add_state_flows(builder, design, kinds, layers, *flows, measured=measured)
         if (step_waits := self.update_exchange_seconds(design, program, held)).any():
             sent = step_messages(design, program, held)
             add_step_exchanges(builder, kinds, sent, step_waits, measured=measured)
@@ -324,6 +333,17 @@ def _unshard_seconds(design: Design, program: Program, layers: Sequence[int], pr
     for rank, stage, price in _stage_prices(design, program, layers, prices):
         table[rank, stage] = price.unshard
     return table
+
+
+def _state_seconds(
+    design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
+) -> tuple[Floats, Floats]:
+    """Return the seconds of gathers and of scatters beside one computation of each stage, ``[ranks, stages]`` each."""
+    gathers, scatters = np.zeros((2, program.ranks, program.stages))
+    if design.training.shards_gradients:
+        for rank, stage, price in _stage_prices(design, program, layers, prices):
+            gathers[rank, stage], scatters[rank, stage] = price.gather, price.scatter
+    return gathers, scatters
 
 
 def stage_seconds(

@@ -273,7 +273,8 @@ class WaitingStage:
 class WaitingExecutor(Executor):
     """Executor of a dry run: runs the same actions as training, and waits for the modelled time of each.
 
-    A computation that contains communication waits in equal parts, with a real exchange after each part. On emulated
+    A computation that contains communication waits in equal parts, with a real exchange after each part, and collectives
+    of sharded state beside it. On emulated
     links, the two computations of a slot alternate at their exchanges, as in training; the buckets of gradients of such
     a slot are reduced after it, in their own rows.
     """
@@ -328,25 +329,34 @@ class WaitingExecutor(Executor):
         """Return a function that waits for the modelled time of a slot, in parts if it contains communication."""
         row = self._first_row + slot.row
         device, total_ns, sends = self._device, int(self._waits.ns[row]), self._waits.flows_sent(row)
-        flows = self._waits.exchanges(row)
+        flows, beside = self._waits.exchanges(row), self._waits.flows_beside(row)
         has_exchanges = bool(flows) and self._collectives is not None
-        if not has_exchanges and row not in self._waits.early:
+        has_beside = bool(beside) and self._collectives is not None
+        if not has_exchanges and not has_beside and row not in self._waits.early:
             return lambda: device.compute(total_ns, sends)
         if has_exchanges and self._pieces is not None and slot.last > slot.row:
             both = [self._bind_alternating_computation(each, flows[0], self._pieces) for each in (slot.row, slot.last)]
             return lambda: self._turns.run(*both)
         actions = self._actions[slot.row : slot.last + 1]
         starts = self._collectives.bind(actions, 1 / len(flows)) if has_exchanges and self._collectives else []
+        starts_beside = (
+            self._collectives.bind_beside(actions, 1 / len(beside)) if has_beside and self._collectives else []
+        )
         pieces = [*self._waits.pieces(row)]
 
         def wait() -> None:
+            works: list[Any] = []
             for piece in pieces:
-                has_exchange = piece.exchange >= 0 and has_exchanges
-                device.compute(piece.ns, (piece.exchange,) if has_exchange else ())
+                has_exchange, begins = piece.exchange >= 0 and has_exchanges, piece.begins >= 0 and has_beside
+                if begins:
+                    works = [start() for start in starts_beside]
+                device.compute(piece.ns, (piece.exchange,) * has_exchange, (piece.begins,) * begins)
                 if piece.reduction >= 0:
                     self._finish_gradients(piece.reduction - self._first_row)
                 elif has_exchange:
                     self._exchange(starts, piece.exchange)
+                if piece.ends >= 0 and has_beside:
+                    self._finish_beside(works, piece.ends)
             device.announce(sends)
 
         return wait
@@ -358,6 +368,16 @@ class WaitingExecutor(Executor):
             start().wait()
         synchronize_stream(self._world.device)
         self._device.extend_until(self._exchange_end(flow, requested, time.perf_counter_ns()))
+
+    def _finish_beside(self, works: Sequence[Any], flow: int) -> None:
+        """Wait for the collectives beside a part of a computation, which extend it if they take longer."""
+        requested = time.perf_counter_ns()
+        for work in works:
+            work.wait()
+        synchronize_stream(self._world.device)
+        arrived = time.perf_counter_ns()
+        if self._device.shares_links or is_late(0, requested, arrived):
+            self._device.extend_until(self._exchange_end(flow, requested, arrived))
 
     def _bind_alternating_computation(self, row: int, flow: int, find_pieces: FindPieces) -> Callable[[], None]:
         """Return a function that waits for the modelled time of a computation that shares a slot with another one.

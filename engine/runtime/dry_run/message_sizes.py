@@ -93,15 +93,19 @@ def _sendable_ratio(job: Job, costs: Costs, scale: float, durations: ActionDurat
 
 
 def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDurations) -> tuple[float, str]:
-    """Return the fraction of the bytes of each collective inside a stage that the dry run sends, and a note about it.
+    """Return the fraction of the bytes of each collective inside an action that the dry run sends, and a note about it.
 
     Without such collectives the note is empty. With emulated links, only the memory of this machine limits the fraction.
     """
     flows, program = waits.flows, job.program
-    rows = np.flatnonzero(program.is_work & (flows.first >= 0)) if flows else np.zeros(0, np.int64)
-    if flows is None or not rows.size:
+    if flows is None:
         return 1.0, ""
-    network, first = flows.network, flows.first[rows]
+    columns = np.where(program.is_work, flows.first, -1), flows.beside
+    first = np.concatenate([column[column >= 0] for column in columns])
+    parts = np.concatenate([flows.network.parts[column >= 0] for column in columns])
+    if not first.size:
+        return 1.0, ""
+    network = flows.network
     leaves = np.array([port.kind in ("link-out", "nic-out") for port in network.ports])[network.use_port]
     sent = np.add.reduceat(np.where(leaves, network.use_weight, 0.0), network.use_ptr[:-1])[flows.kind[first]]
     mesh_bytes = flows.size[first] * sent  # bytes of one exchange by all processes of a mesh
@@ -113,7 +117,7 @@ def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDu
         ratio = min(
             ratio,
             rate / program.ranks * float((seconds / mesh_bytes).min()),  # all meshes may exchange at once
-            rate * durations.step / float((mesh_bytes * flows.parts[rows]).sum()),
+            rate * durations.step / float((mesh_bytes * parts).sum()),
             boundary_tensor(smaller).bytes / boundary_tensor(job.design).bytes,
         )
     if ratio >= 1:

@@ -1,4 +1,4 @@
-"""Collectives inside the actions of a dry run: over the same groups as in training, with the modelled number of bytes.
+"""Collectives of the actions of a dry run: over the same groups as in training, with the modelled number of bytes.
 
 A stage communicates in each of its layers. A dry run alternates exchanges and waits as often as the cost model
 (:data:`meshwave.engine.costs.network.MAX_EXCHANGE_PHASES`), with the bytes of all layers divided evenly among these
@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from meshwave.engine.costs.collective_flows import blocks_of_stages, context_costs, reduced_bytes, step_rings
-from meshwave.engine.costs.device_sizes import device_sizes
+from meshwave.engine.costs.collective_flows import blocks_of_stages, context_costs, reduced_bytes
 from meshwave.engine.costs.kernels import recomputes_experts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import price_expert_layer
@@ -29,6 +28,7 @@ from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES, start_
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
+from meshwave.engine.runtime.dry_run.state_rings import RingCollective, StateRings
 from meshwave.engine.runtime.experts.build import ExpertLayers
 from meshwave.engine.runtime.experts.layer import device_groups
 
@@ -71,7 +71,7 @@ class CollectiveBytes(NamedTuple):
 
 
 class StageCollectives:
-    """Collectives inside computations and optimizer steps in which a process takes part."""
+    """Collectives inside and beside computations, and in optimizer steps, in which a process takes part."""
 
     def __init__(
         self,
@@ -97,20 +97,10 @@ class StageCollectives:
         self._stages = blocks_of_stages(design, layers)
         experts = ExpertLayers(design, layout) if design.model.moe else None
         members = [*layout.tp_groups(), *layout.cp_groups(), *(experts.required_groups() if experts else ())]
-        process_of = dict(zip(design.process_devices, range(layout.processes), strict=True))
-        rings = step_rings(design, layout.program, device_sizes(design, layout.program, tuple(layers)))
-        of_rank = [
-            [(tuple(process_of[device] for device in ring.devices), ring.share, rounds) for ring, rounds in each]
-            for each in rings
-        ]
-        groups = world.make_groups([*members, *(processes for each in of_rank for processes, *_ in each)])
+        groups = world.make_groups(members)
+        self._rings = StateRings(design, layout, tuple(layers), world)
         own = {TENSOR_PARALLEL: layout.tp_group(world.process), CONTEXT_PARALLEL: layout.cp_group(world.process)}
         self._groups = {kind: groups[its_members] for kind, its_members in own.items()}
-        self._step_collectives = [
-            (groups[processes], "all_reduce" if rounds == 2 else "all_gather", size)
-            for processes, size, rounds in of_rank[self._rank]
-            if world.process in processes
-        ]
         self._device = world.device
         if experts is not None:
             self._layer, mesh = experts.by_rank[self._rank].layer, layout.mesh(self._rank)
@@ -124,14 +114,21 @@ class StageCollectives:
     def bind(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
         """Return functions that start the collectives of ``actions``, with the fraction ``share`` of their bytes."""
         if actions[0].op == Op.STEP:
-            found = (self._bind_ring(group, name, size * self._ratio) for group, name, size in self._step_collectives)
-            return [start for start in found if start is not None]
+            return self._bind_rings(self._rings.of_step(), share)
         parts = (self._action_bytes(action).scale(self._shares.get(action.microbatch, 1.0)) for action in actions)
         total = sum(parts, start=CollectiveBytes(Counter(), {}))
         share *= self._ratio
         starts = [self._bind_ring(self._groups[key.group], key.name, size * share) for key, size in total.sizes.items()]
         starts += [self._bind_all_to_all(key, matrix * share) for key, matrix in total.pairs.items()]
         return [start for start in starts if start is not None]
+
+    def bind_beside(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
+        """Return functions that start the collectives beside ``actions``, with the fraction ``share`` of their bytes."""
+        return self._bind_rings([each for action in actions for each in self._rings.beside(action)], share)
+
+    def _bind_rings(self, rings: Sequence[RingCollective], share: float) -> list[StartCollective]:
+        found = (self._bind_ring(group, "all_reduce", size * share * self._ratio) for group, size in rings)
+        return [start for start in found if start is not None]
 
     def _action_bytes(self, action: Action) -> CollectiveBytes:
         forward, backward = self._stage_bytes(action.stage)

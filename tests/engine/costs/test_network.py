@@ -147,6 +147,11 @@ DESIGNS: Mapping[str, Design] = {
     "sharded gradients": design_of(
         {"schedule": "1f1b"}, [([0, 2], 1), ([1, 3], 1)], training={**TRAINING, "sharding": "gradients"}
     ),
+    "sharded weights": design_of(
+        {"schedule": "1f1b", "recompute": "full"},
+        [([0, 2], 1), ([1, 3], 1)],
+        training={**TRAINING, "sharding": "parameters", "unsharded_stages": 0},
+    ),
     "several nics": design_of({"schedule": "1f1b"}, [([0, 2], 1), ([1, 3], 1)], cluster_of(nics_per_node=2)),
 }
 
@@ -175,8 +180,9 @@ def test_a_flow_without_contention_takes_its_priced_time(name: str) -> None:
         uses = slice(network.use_ptr[kind], network.use_ptr[kind + 1])
         ports = network.use_port[uses]
         assert (network.use_weight[uses] * network.rate[kind] <= network.capacity[ports] * (1 + 1e-9)).all()
-    sizes = network.bytes_of(program, prediction.costs.seconds)
-    alone = network.latency_s + sizes[[np.flatnonzero(network.row_kind == k)[0] for k in range(len(network.rate))]]
+    sizes = np.concatenate((network.bytes_of(program, prediction.costs.seconds), network.beside_bytes))
+    kinds = np.concatenate((network.row_kind, network.beside_kind))
+    alone = network.latency_s + sizes[[np.flatnonzero(kinds == kind)[0] for kind in range(len(network.rate))]]
     assert (alone > 0).all()
 
 
@@ -212,6 +218,25 @@ def test_weights_that_two_optimizer_steps_gather_share_the_nics() -> None:
     assert needed < took < 1.1 * needed
     assert prediction.costs.seconds[program.op == Op.STEP].max() < 0.6 * took, "a step alone"
     assert (network.row_kind[program.op == Op.STEP] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "per_microbatch", "per_step"),
+    [("sharded states", 0, 2), ("sharded gradients", 1, 1), ("sharded weights", 4, 0)],
+)
+def test_gathers_and_scatters_of_all_microbatches_pass_the_nics(name: str, per_microbatch: int, per_step: int) -> None:
+    """Both meshes have a device on each node; with recomputation, weights are gathered three times."""
+    prediction = predict(DESIGNS[name])
+
+    whole = 4.0 * prediction.numbers["parameters"]
+    sent = (
+        (8 * per_microbatch + per_step) * whole / 2
+    )  # of each round, a device sends the half that it owns or does not
+
+    loads = {load.port.kind: load for load in prediction.port_loads}
+    assert loads["nic-out"].bytes == pytest.approx(sent, rel=1e-3)
+    assert loads["nic-in"].bytes == pytest.approx(sent, rel=1e-3)
+    assert prediction.timeline.makespan > sent / FAR["bandwidth"]
 
 
 def test_both_ends_of_a_pipeline_sum_the_gradients_of_a_tied_table_over_their_link() -> None:

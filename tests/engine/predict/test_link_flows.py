@@ -101,7 +101,7 @@ def test_the_idle_time_of_a_mesh_names_the_port_of_the_transfer(prediction: Pred
         assert before is not None
         assert [part.seconds for part in idle.parts] == [part.seconds for part in before.parts]
         named = [part for part in idle.parts if part.port]
-        wire = [part for part in idle.parts if part.what in ("queue", "link", "reducing")]
+        wire = [part for part in idle.parts if part.what in ("queue", "link", "reducing", "gathering")]
         assert len(named) == min(1, len(wire))
         for part in named:
             assert part.flows >= 1

@@ -19,8 +19,8 @@ PLAYED = [name for name in schedules if name not in ("auto", "custom")]
 def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") -> Prediction:
     """Draw the step of any schedule whose meshes are placed anywhere on nodes of two devices.
 
-    Links are slow or fast, with tp, dp or neither, and with or without switches and uplinks: transfers, reductions and
-    exchanges share NICs.
+    Links are slow or fast, with tp, dp or neither, with or without switches and uplinks, and with replicated or sharded
+    state: transfers, reductions, exchanges and gathers share NICs.
     """
     drawn = draw(pipelines(draw(st.sampled_from(PLAYED)), ranks=4, microbatches=6))
     width = draw(st.sampled_from([1, 2]))
@@ -34,12 +34,17 @@ def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") ->
     cluster = nodes_of_two(drawn.ranks * width, bandwidth, draw(st.sampled_from([1, 2])))
     if draw(st.booleans()):
         cluster |= {"node_bandwidth": 12 * bandwidth, "uplink": {"nodes": 1, "bandwidth": 0.7 * bandwidth}}
+    sharding = draw(st.sampled_from(["none", "none", "optimizer", "gradients", "parameters"]))
+    state = {
+        "sharding": sharding,
+        **({"unsharded_stages": 0} if sharding == "parameters" and draw(st.booleans()) else {}),
+    }
     try:
         found = predict(
             drawn.design(
                 cluster=cluster,
                 meshes=meshes,
-                training={"micro_batch_size": 2},
+                training={"micro_batch_size": 2, **state},
                 cost={"kind": "roofline", "transfer_model": transfer_model},
             )
         )

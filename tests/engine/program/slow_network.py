@@ -42,7 +42,8 @@ class SlowNetwork:
         self.rows = {task: row for task, row, _ in tasks_of(self.program)}
         self.waiting = {task: set(needed) for task, needed in waits_of(self.program, "latency").items()}
         self.computing: dict[Task, float] = {}  # when a part ends
-        self.parts: dict[Task, int] = {}
+        self.parts: dict[Task, int] = {}  # that have not ended, of each computation
+        self.unfinished: dict[Task, int] = {}  # of the current part: its computation with exchange, and the flow beside
         self.late: list[Flow] = []  # whose latency is not over
         self.queues: defaultdict[int, list[Flow]] = defaultdict(list)
         self.moving: list[Flow] = []
@@ -106,23 +107,31 @@ class SlowNetwork:
                 if kind >= 0:
                     self._set_out(task, kind, self.seconds[row])
                 else:
-                    self.computing[task], self.parts[task] = self.now + self.seconds[row], 0
+                    self.computing[task] = self.now + self.seconds[row]
                 continue
-            self.parts[task] = int(self.network.parts[row]) if kind >= 0 else 0
+            has_parts = kind >= 0 or self.network.beside_kind[row] >= 0
+            self.parts[task] = int(self.network.parts[row]) if has_parts else 1
             self._compute(task)
 
     def _compute(self, task: Task) -> None:
         row = self.rows[task]
         exchange = self.network.exchange_s[row] if self.network.row_kind[row] >= 0 else 0.0
-        pieces = int(self.network.parts[row]) if self.network.row_kind[row] >= 0 else 1
+        beside = int(self.network.beside_kind[row])
+        pieces = int(self.network.parts[row]) if self.network.row_kind[row] >= 0 or beside >= 0 else 1
         self.computing[task] = self.now + max(0.0, self.seconds[row] - exchange) / pieces
+        self.unfinished[task] = 1
+        if beside >= 0:
+            self.unfinished[task] = 2
+            self._set_out(task, beside, self.network.beside_s[row] / pieces)
 
     def _finish_computation(self, task: Task) -> None:
         row = self.rows[task]
-        if self.parts[task]:
+        if task not in self.parts:
+            self._finish_task(task)
+        elif self.network.row_kind[row] >= 0:
             self._set_out(task, int(self.network.row_kind[row]), self.network.exchange_s[row] / self.network.parts[row])
         else:
-            self._finish_task(task)
+            self._finish_part(task)
 
     def _set_out(self, task: Task, kind: int, alone: float) -> None:
         latency, rate = self.network.latency_s[kind], self.network.rate[kind]
@@ -131,8 +140,18 @@ class SlowNetwork:
     def _finish_flow(self, flow: Flow) -> None:
         task = flow.name
         assert isinstance(task, tuple)
-        if self.parts.get(task, 0) > 1:
-            self.parts[task] -= 1
+        if task in self.parts:
+            self._finish_part(task)
+        else:
+            self._finish_task(task)
+
+    def _finish_part(self, task: Task) -> None:
+        """Finish the part if both its computation and the flow beside it have ended."""
+        self.unfinished[task] -= 1
+        if self.unfinished[task]:
+            return
+        self.parts[task] -= 1
+        if self.parts[task]:
             self._compute(task)
         else:
             self._finish_task(task)

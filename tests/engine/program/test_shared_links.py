@@ -25,11 +25,16 @@ from tests.engine.program.slow_network import SlowNetwork, fair_rates
 from tests.engine.program.test_simulation import spans_of
 
 
-def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchanges: bool = True) -> Network:
-    """Return a random network: nodes of some ranks with one NIC each, random sizes, latencies and weights."""
+def network_of(
+    program: Program, seed: int, *, ranks_per_node: int = 2, exchanges: bool = True, beside: bool = True
+) -> Network:
+    """Return a random network: nodes of some ranks with one NIC each, random sizes, latencies and weights.
+
+    Computations of odd ranks have ``exchanges``; of three ranks, those of two have collectives ``beside`` them.
+    """
     rng = np.random.default_rng(seed)
     kinds: dict[tuple[int, ...], int] = {}
-    row_kind = np.full(len(program), -1)
+    row_kind, beside_kind = np.full((2, len(program)), -1)
     for row in range(len(program)):
         op, rank, peer = int(program.op[row]), int(program.rank[row]), int(program.peer[row])
         if op in (Op.SEND_F, Op.SEND_B):
@@ -38,6 +43,8 @@ def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchange
             row_kind[row] = kinds.setdefault((op, rank), len(kinds))
         elif exchanges and op in (Op.F, Op.B) and rank % 2 and not program.fused[row]:  # of a slot, its first row
             row_kind[row] = kinds.setdefault((op, rank, -1, int(program.stage[row])), len(kinds))
+        if beside and op in (Op.F, Op.B) and rank % 3 != 2 and not program.fused[row]:
+            beside_kind[row] = kinds.setdefault((op, rank, -1, int(program.stage[row]), -1), len(kinds))
     nodes = -(-program.ranks // ranks_per_node)
     ports = [Port(side, node) for side in ("nic-out", "nic-in") for node in range(nodes)]  # type: ignore[arg-type]
     ptr, port, weight, line = [0], [], [], {}
@@ -50,7 +57,7 @@ def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchange
     lines = {name: number for number, name in enumerate(dict.fromkeys(line.values()))}
     parts, exchange_s = np.ones(len(program), np.int64), np.zeros(len(program))
     computing = (row_kind >= 0) & program.is_compute
-    parts[computing] = 2
+    parts[computing | (beside_kind >= 0)] = 2
     exchange_s[computing] = 0.5 * seconds(program, seed)[computing]
     return Network(
         ports=tuple(ports),
@@ -63,6 +70,8 @@ def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchange
         use_weight=np.array(weight),
         row_kind=row_kind,
         exchange_s=exchange_s,
+        beside_kind=beside_kind,
+        beside_s=np.where(beside_kind >= 0, rng.uniform(0.2, 1.5) * seconds(program, seed), 0.0),
         parts=parts,
         units=np.full(len(ports), -1),
     )
@@ -138,7 +147,7 @@ def test_the_compiled_loop_equals_the_python_loop(program: Program, seed: int) -
 def test_without_sharing_each_flow_takes_its_time_alone(program: Program, seed: int) -> None:
     """The fast path and the loop give equal times on a network without full ports."""
     takes = seconds(program, seed)
-    network = network_of(program, seed, exchanges=False)
+    network = network_of(program, seed, exchanges=False, beside=False)
     own_lines = replace(network, capacity=np.full(len(network.ports), 1e6))
     takes[network.row_kind >= 0] += 0.1  # at least their latency
 
@@ -208,9 +217,42 @@ def test_an_unused_copy_delays_no_reduction() -> None:
     program = lower(parse_design(document({"schedule": "chimera", "microbatches": 1, "replicas": 2}, 4)))
     takes = np.ones(len(program))
 
-    shared = simulated_timeline(program, takes, network_of(program, 0, exchanges=False))
+    shared = simulated_timeline(program, takes, network_of(program, 0, exchanges=False, beside=False))
 
     assert shared.makespan >= simulate(program, takes).makespan - 1e-9
+
+
+def test_a_collective_beside_a_computation_extends_it_only_if_it_takes_longer() -> None:
+    """Rank 0 gathers 2 bytes in each of two parts of 3 s; rank 1 sends 3 bytes through the same port from 1 s on."""
+    program = parse_program("""
+        0F0
+        0F1 0SEND_F1
+        1RECV_F1 1F1
+    """)
+    takes = np.array([{0: 6.0, 1: 1.0}.get(int(rank), 1.0) for rank in program.rank])
+    takes[program.is_send] = 3.0
+    links = pair_network(program)
+    beside = np.where((program.rank == 0) & program.is_compute, 1, -1)
+    for size, end in ((2.0, 7.0), (1.0, 6.0)):  # with 1 byte, both parts have gathered before they are computed
+        network = replace(
+            links,
+            ports=(Port("nic-out", 0),),
+            capacity=np.ones(1),
+            latency_s=np.zeros(2),
+            rate=np.ones(2),
+            connection=np.arange(2),
+            use_ptr=np.arange(3),
+            use_port=np.zeros(2, np.int64),
+            use_weight=np.ones(2),
+            units=np.full(1, -1),
+            beside_kind=beside,
+            beside_s=np.where(beside >= 0, 2 * size, 0.0),
+            parts=np.where(beside >= 0, 2, 1),
+        )
+
+        timeline = simulate(program, takes, "shared-links", network=network)
+
+        assert timeline.end[(timeline.rank == 0) & timeline.is_compute] == pytest.approx([end])
 
 
 TWO = parse_program("""

@@ -125,14 +125,22 @@ def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
 
 
 @pytest.mark.slow
-def test_optimizer_steps_in_threads_share_links_as_the_simulator_does() -> None:
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"sharding": "optimizer", "clip_norm": 1.0},
+        {"sharding": "gradients"},
+        {"sharding": "parameters", "unsharded_stages": 0},
+    ],
+)
+def test_sharded_state_in_threads_shares_links_as_the_simulator_does(state: dict[str, Any]) -> None:
     design = draw(
         pp=2,
         pipeline={"schedule": "1f1b", "microbatches": 2},
         model=SMALL,
         cluster=slow_network("1f1b").cluster.model_dump(mode="json"),
         meshes=[{"name": f"M{rank}", "devices": [rank, rank + 2], "axes": {"dp": 2}} for rank in range(2)],
-        training={"steps": 1, "sharding": "optimizer", "clip_norm": 1.0},
+        training={"steps": 1, **state},
     )
     program = lower(design)
     costs = estimate(design, program)

@@ -102,7 +102,7 @@ class Announced:
 def test_live_links_equal_the_simulator_if_flows_are_announced_in_time(
     program: Program, seed: int, early: float
 ) -> None:
-    takes, network = seconds(program, seed), network_of(program, seed)
+    takes, network = seconds(program, seed), network_of(program, seed, beside=False)
     announced = Announced(program, takes, network, simulated_flows(program, takes, network), early)
 
     announced.play()

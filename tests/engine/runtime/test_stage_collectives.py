@@ -12,7 +12,13 @@ torch = pytest.importorskip("torch")
 
 from meshwave.engine.bench.accuracy.cases import DEEP, MOE, SCHEDULES, case_document  # noqa: E402
 from meshwave.engine.costs import layers_per_stage  # noqa: E402
-from meshwave.engine.costs.collective_flows import blocks_of_stages, exchange_usages, step_messages  # noqa: E402
+from meshwave.engine.costs.collective_flows import (  # noqa: E402
+    blocks_of_stages,
+    exchange_usages,
+    gather_messages,
+    reduction_messages,
+    step_messages,
+)
 from meshwave.engine.costs.device_sizes import device_sizes  # noqa: E402
 from meshwave.engine.costs.fabric import Fabric  # noqa: E402
 from meshwave.engine.document import Design, parse_design  # noqa: E402
@@ -115,6 +121,27 @@ def test_a_step_gathers_the_updated_weights(monkeypatch: pytest.MonkeyPatch, nam
     messages = step_messages(design, program, device_sizes(design, program, layers))[0]
     assert recorder.sent == pytest.approx(messages.bytes.sum(), rel=0.01)
     assert recorder.sent > 0
+
+
+@pytest.mark.parametrize("op", [Op.F, Op.B, Op.I, Op.W])
+@pytest.mark.parametrize("name", ["dp 2 x tp 2", "experts"])
+def test_the_sharded_state_of_a_stage_is_sent_beside_its_computations(
+    monkeypatch: pytest.MonkeyPatch, name: str, op: Op
+) -> None:
+    options = DESIGNS["experts"] if name == "experts" else {"meshes": ((2, 2),) * 2, "model": DEEP}
+    sharding = {"sharding": "parameters", "unsharded_stages": 0}
+    drawn = case_document({**SCHEDULES["zb-h1"], "recompute": "full"}, per_node=2, **{"training": sharding, **options})
+    design, recorder = parse_design(drawn), Recorder(monkeypatch)
+    program, layers = lower(design), layers_per_stage(design)
+    held = device_sizes(design, program, layers)
+
+    for process in range(len(design.meshes[0].devices)):
+        for start in collectives(design, process).bind_beside([Action(op, 0, 0)], 0.5):
+            start().wait()
+
+    gathered, scattered = (find(design, program, held)[0].bytes.sum() for find in (gather_messages, reduction_messages))
+    expected = {Op.F: gathered, Op.I: 2 * gathered, Op.B: 2 * gathered + scattered, Op.W: gathered + scattered}
+    assert recorder.sent == pytest.approx(expected[op] / 2, rel=0.01)
 
 
 def test_the_ratio_scales_the_bytes_that_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
