@@ -211,7 +211,10 @@ class MeshPrices:
     def pieces(self, part: StagePart, op: Op) -> Iterator[Piece]:
         """Yield the computation of a part of a stage, and its waits for collectives, in order of execution."""
         if part.layer >= 0:
-            yield from self._experts[part.layer if part.layer in self._experts else COMMON].pieces[op]
+            of_experts = self._experts[part.layer if part.layer in self._experts else COMMON].pieces
+            if op in (Op.B, Op.I) and recomputes_experts(self._load.kernels.recomputes):
+                yield from of_experts[Op.F]
+            yield from of_experts[op]
             return
         for operator in part.operators if op == Op.F else reversed(part.operators):
             seconds = self.part([operator])

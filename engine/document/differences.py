@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.frozen import NULL_KEY, Part
 from meshwave.engine.schedules import schedules
-from meshwave.engine.units import KEY_UNITS, quantity
+from meshwave.engine.units import KEY_UNITS, format_ranges, quantity
 
 Meanings = Mapping[str, str]
 """Meaning of null, by the path of the key."""
@@ -158,12 +158,13 @@ def _mesh_texts(first: Design, other: Design) -> Iterator[Difference]:
 
 def _mesh_text(mesh: Mesh) -> str:
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.axes.items())
-    devices = list(mesh.devices)
-    if devices != sorted(devices):
-        return f"devices {value_text(devices)} ({axes})"
-    return (
-        f"device {devices[0]} ({axes})" if len(devices) == 1 else f"{len(devices)} devices from {devices[0]} ({axes})"
-    )
+    devices, first = list(mesh.devices), mesh.devices[0]
+    if len(devices) == 1:
+        return f"device {first} ({axes})"
+    if devices == [*range(first, first + len(devices))]:
+        return f"{len(devices)} devices from {first} ({axes})"
+    in_order = devices == sorted(devices)
+    return f"devices {format_ranges(devices) if in_order else value_text(devices)} ({axes})"
 
 
 def _part_differences(path: str, one: Any, two: Any, null: Meanings) -> Iterator[Difference]:

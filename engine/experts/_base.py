@@ -13,6 +13,9 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.messages import render
 from meshwave.engine.registry import Registry
 
+EQUAL = 1 + 1e-9
+"""Ratio up to which two times count as equal, so that rounding does not affect a choice."""
+
 
 class Choice(NamedTuple):
     """Choice of an automatic schedule, and the reason as a message of the catalogue."""

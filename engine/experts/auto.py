@@ -7,14 +7,18 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from meshwave.engine import messages
-from meshwave.engine.experts._base import Choice, Costs, ExpertSchedule, expert_schedule_names, expert_schedules
+from meshwave.engine.experts._base import (
+    EQUAL,
+    Choice,
+    Costs,
+    ExpertSchedule,
+    expert_schedule_names,
+    expert_schedules,
+)
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step
 from meshwave.engine.findings import Problem
 from meshwave.engine.units import quantity
-
-EQUAL = 1 + 1e-9
-"""Ratio up to which two times count as equal, so that rounding does not affect the choice."""
 
 
 @expert_schedules.register("auto")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from meshwave.engine import messages
-from meshwave.engine.experts._base import Choice, Costs, ExpertSchedule, expert_schedules
+from meshwave.engine.experts._base import EQUAL, Choice, Costs, ExpertSchedule, expert_schedules
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step
 from meshwave.engine.findings import Problem
@@ -35,7 +35,7 @@ class ParmAuto(ExpertSchedule):
         if layer.mp == 1:
             return Choice("parm-s1", "parm_schedules_equal", {})
         s1, s2 = costs.sent("parm-s1"), costs.sent("parm-s2")
-        name, seconds, other_s = ("parm-s1", s1, s2) if s1 <= s2 else ("parm-s2", s2, s1)
+        name, seconds, other_s = ("parm-s1", s1, s2) if s1 <= s2 * EQUAL else ("parm-s2", s2, s1)
         params = {
             "schedule": f"S{name[-1]}",
             "ratio": layer.slots_bytes / layer.input_bytes,

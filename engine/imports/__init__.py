@@ -11,6 +11,7 @@ from meshwave.engine.imports._base import (
     split_name,
 )
 from meshwave.engine.imports._traces import (
+    StageSeconds,
     Trace,
     TracedAction,
     TracedProcess,

@@ -63,7 +63,7 @@ def read_stage_times(text: str) -> StageSeconds:
     for number, row in enumerate(rows):
         try:
             cells = [(*column, cell) for column, cell in zip(columns, row.cells, strict=True) if column]
-            stage = next((int(cell) for name, _, cell in cells if name == "stage"), number)
+            stage = next((_parse_stage(cell) for name, _, cell in cells if name == "stage"), number)
             times = {
                 (COLUMNS[name], stage): _check_seconds(float(cell) * unit_s)
                 for name, unit_s, cell in cells
@@ -118,6 +118,13 @@ def _find_columns(names: Sequence[str]) -> list[tuple[str, float] | None]:
     """Return the name and the unit in seconds of each column; None for a column of another name."""
     matches = [NAME.fullmatch(name) for name in names]
     return [(found[1].lower(), UNITS_S[(found[2] or "s").lower()]) if found else None for found in matches]
+
+
+def _parse_stage(cell: str) -> int:
+    stage = int(cell)
+    if stage < 0:
+        raise ValueError
+    return stage
 
 
 def _check_seconds(seconds: float) -> float:

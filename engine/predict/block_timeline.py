@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs.cost_model import layers_per_stage
-from meshwave.engine.costs.device_sizes import device_sizes, device_workload
+from meshwave.engine.costs.device_sizes import device_workload
 from meshwave.engine.costs.expert_blocks import expert_block, split_backward
-from meshwave.engine.costs.models.roofline import mesh_prices, offload_seconds
-from meshwave.engine.costs.stage_costs import given_seconds
+from meshwave.engine.costs.kernels import recomputes_experts
+from meshwave.engine.costs.models.roofline import mesh_prices, operator_costs
 from meshwave.engine.costs.stage_parts import StagePart, stage_parts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
@@ -64,7 +64,9 @@ def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimelin
 
     Each dense part (attention, feed-forward) is one span that includes its reductions; an expert layer is simulated
     (:func:`meshwave.engine.experts.simulate_layer`). Devices with identical work are represented by one device. The last span
-    ends at the end of the pipeline block. If the design gives the costs of the stage, all spans are scaled to them.
+    ends at the end of the pipeline block: collectives of sharded state that computation does not hide, and copies of
+    offloaded activations, are spans after the layers. If the costs of the stage are given or measured, all spans are
+    scaled to them.
 
     Raises:
         InputError: the design has unit costs, which do not describe the inside of a block.
@@ -164,7 +166,7 @@ def step_label(step: StepOp, layer: int, chunk: int) -> str:
 
 class _BlockPrediction:
     def __init__(self, design: Design, rank: int, op: Op) -> None:
-        self._design, self._op = design, op
+        self._design, self._rank, self._op = design, rank, op
         self._mesh, self._prices = design.meshes[rank], mesh_prices(design)[rank]
         self._load = device_workload(design, self._mesh)
         self._block = expert_block(design, self._mesh, self._load)
@@ -179,20 +181,25 @@ class _BlockPrediction:
         for direction in [Op.F, self._op] if recomputes else [self._op]:
             for part in parts if direction == Op.F else reversed(parts):
                 self._add_part(part, direction)
-        given = given_seconds(self._design)
-        scale = 1.0 if given is None or not self._now else float(given[self._op, stage]) / self._now
-        if self._design.training.activation_offload and self._op != Op.W:
-            held = device_sizes(self._design, lower(self._design), layers)
-            exposed = offload_seconds(self._design, held)[stage] / scale - self._now
-            self._add_on_all_devices("activation offload", None, exposed)
+        program, model = lower(self._design), operator_costs(self._design)
+        computed, copied = model.block_seconds(self._design, program, layers)
+        whole = float(computed[self._op, self._rank, stage])
+        is_measured = self._design.cost.stage_costs is not None or self._design.cost.profile_name
+        if self._design.training.shards_gradients and not is_measured:
+            self._add_on_all_devices("sharded state", None, whole - self._now)
+        scale = whole / self._now if self._now else 1.0
+        exposed = float(copied[self._op, self._rank, stage]) - whole
+        self._add_on_all_devices("activation offload", None, exposed / scale)
         return self._spans.build("predicted", scale)
 
     def _add_part(self, part: StagePart, direction: Op) -> None:
         if part.layer < 0:
             self._add_on_all_devices(part.name, None, self._prices.part(part.operators).seconds_of(direction))
-        else:
-            priced = price_expert_layer(self._design, self._mesh, part.layer)
-            self._add_steps(priced, _direction_steps(priced, direction), part.layer)
+            return
+        priced = price_expert_layer(self._design, self._mesh, part.layer)
+        if direction in (Op.B, Op.I) and recomputes_experts(self._load.kernels.recomputes):
+            self._add_steps(priced, _direction_steps(priced, Op.F), part.layer)
+        self._add_steps(priced, _direction_steps(priced, direction), part.layer)
 
     def _add_on_all_devices(self, name: str, step: StepOp | None, seconds: float) -> None:
         if seconds > 0:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from meshwave.engine.document import Design
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Refusal
-from meshwave.engine.imports import Trace, TracedProcess
+from meshwave.engine.imports import StageSeconds, Trace, TracedProcess
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import RECEIVES, Op
 from meshwave.engine.program.program import Program
@@ -130,17 +130,22 @@ def _remove_waiting(program: Program, rows: Iterable[int], start: Int64s, end: I
 
 def _simulated_times(prediction: Prediction, trace: Trace) -> tuple[Int64s, Int64s]:
     program, costs = prediction.program, prediction.costs
+    known = _add_full_backwards(trace.stage_seconds)
     seconds = costs.seconds.copy() if costs.unit == "s" else np.zeros(len(program))
     rows = np.flatnonzero(program.is_compute)
     keys = [(Op(int(program.op[row])), int(program.stage[row])) for row in rows]
-    _check_complete(
-        program, [row for row, key in zip(rows.tolist(), keys, strict=True) if key not in trace.stage_seconds]
-    )
-    seconds[rows] = [trace.stage_seconds[key] for key in keys]
+    _check_complete(program, [row for row, key in zip(rows.tolist(), keys, strict=True) if key not in known])
+    seconds[rows] = [known[key] for key in keys]
     timeline, spans = costs.simulate(program, seconds), program.span_of_row[rows]
     times = np.zeros((2, 1, len(program)), np.int64)
     times[:, 0, rows] = np.rint(np.stack([timeline.start[spans], timeline.end[spans]]) * 1e9)
     return times[0], times[1]
+
+
+def _add_full_backwards(known: StageSeconds) -> StageSeconds:
+    """Return the times with full backwards of stages for which only both gradients are known; they take the sum."""
+    halves = {stage: seconds for (op, stage), seconds in known.items() if op == Op.I and (Op.W, stage) in known}
+    return {(Op.B, stage): seconds + known[Op.W, stage] for stage, seconds in halves.items()} | dict(known)
 
 
 def _recorded_times(design: Design, program: Program, process: TracedProcess) -> dict[int, list[tuple[int, int]]]:

@@ -91,9 +91,7 @@ class OperatorCost(CostModel):
         return unequal_split(design.model.layers, blocks, layer, uncommon, extra)
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
-        table = _compute_seconds(design, program, layers, self.prices(design))
-        copies = [Op.F, Op.B, Op.I]
-        table[copies] = np.maximum(table[copies], self.copy_seconds(design, program, layers, held))
+        table = self._computing_seconds(design, program, layers, held).max(axis=0)
         seconds = _seconds_by_kind(kinds, table)
         backward = table[Op.B].max(axis=0)
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
@@ -113,6 +111,21 @@ class OperatorCost(CostModel):
         steps = kinds.indices_of(Op.STEP)
         seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
         return seconds
+
+    def _computing_seconds(self, design: Design, program: Program, layers: tuple[int, ...], held: Sizes) -> Floats:
+        """Return the seconds of F, B, I and W, and of the copies beside them, ``[2, op, ranks, stages]``."""
+        table = _compute_seconds(design, program, layers, self.prices(design))
+        copies = np.zeros_like(table)
+        copies[[Op.F, Op.B, Op.I]] = self.copy_seconds(design, program, layers, held)
+        return np.stack([table, copies])
+
+    def block_seconds(self, design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
+        """Return the seconds of F, B, I and W alone, and of the copies beside them, ``[2, op, ranks, stages]``.
+
+        An action takes as long as the longer of both.
+        """
+        held = self.sizes(design, program, layers)
+        return self._computing_seconds(self.insert_measured_rates(design), program, layers, held)
 
     def copy_seconds(self, design: Design, program: Program, layers: tuple[int, ...], held: Sizes) -> Floats:
         """Return the seconds to copy the offloaded activations in F, B and I, ``[3, ranks, stages]`` or ``[stages]``.

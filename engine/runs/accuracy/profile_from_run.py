@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PrivateAttr
 
+from meshwave.engine.costs import estimate
 from meshwave.engine.costs.boundary_transfers import is_direct
 from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.costs.distinct_actions import distinct_kinds
@@ -16,6 +18,7 @@ from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
 from meshwave.engine.costs.gradient_buckets import bucket_sizes
 from meshwave.engine.costs.line_fits import fit_line
 from meshwave.engine.costs.microbatch_prices import microbatch_scale
+from meshwave.engine.costs.models.calibrated import CalibratedCost
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.costs.profile import ActionTime, LinkLine, Machine, Pair, Profile
 from meshwave.engine.costs.profile_prices import measured_design
@@ -54,24 +57,20 @@ def run_profile(comparison: Comparison, run: str = "") -> Profile:
     by_key: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for row in np.flatnonzero(_timed_rows(program) & (roofline > 0)).tolist():
         by_key[_profile_key(prediction, row)].append(row)
-    measured, predicted = _seconds_alone(comparison), roofline.copy()
-    found = {}
+    measured, found = _seconds_alone(comparison), {}
     for key, rows in by_key.items():
         ratio = float(np.median(measured[rows] / roofline[rows]))
         if ratio > 0:
-            found[key] = float(np.median(roofline[rows]))
-            predicted[rows] = ratio * roofline[rows]
-    priced = np.isin(np.arange(len(program)), [row for rows in by_key.values() for row in rows])
-    factor = _step_time_factor(comparison, predicted, priced)
-    actions = [
-        ActionTime(
-            **dict(zip(_KEY, key, strict=True)),
-            seconds=factor * float(np.median(predicted[by_key[key]])),
-            roofline_s=roofline_s,
-        )
-        for key, roofline_s in found.items()
-    ]
-    return bare.model_copy(update={"actions": tuple(actions)})
+            found[key] = ratio, float(np.median(roofline[rows]))
+
+    def scaled_profile(factor: float) -> Profile:
+        actions = [
+            ActionTime(**dict(zip(_KEY, key, strict=True)), seconds=factor * ratio * roofline_s, roofline_s=roofline_s)
+            for key, (ratio, roofline_s) in found.items()
+        ]
+        return bare.model_copy(update={"actions": tuple(actions)})
+
+    return scaled_profile(_step_time_factor(comparison, scaled_profile))
 
 
 _KEY = ("op", "layers", "experts", "first", "last", "recomputed", "tp")
@@ -139,27 +138,54 @@ def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
 
 
 def _seconds_alone(comparison: Comparison) -> Floats:
-    """Return the measured durations without the predicted delays of shared links, ``[rows]`` in seconds."""
-    costs = comparison.prediction.costs.seconds
-    simulated = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
-    return comparison.rows.seconds * np.where(costs > 0, costs / simulated, 1.0)
+    """Return the measured durations without the predicted effects of other actions, ``[rows]`` in seconds.
+
+    These are the delays of shared links, and the time that the two actions of a slot save.
+    """
+    prediction, second = comparison.prediction, np.flatnonzero(comparison.prediction.program.fused)
+    measured, simulated = comparison.rows.seconds.copy(), prediction.simulated_seconds.copy()
+    for column in (measured, simulated):
+        column[second] += column[second - 1]
+        column[second - 1] = column[second]
+    alone = _predicted_alone(prediction)
+    return measured * np.where(alone > 0, alone / np.maximum(simulated, 1e-300), 1.0)
 
 
-def _step_time_factor(comparison: Comparison, seconds: Floats, rows: Bools) -> float:
-    """Return the factor for the durations of ``rows`` at which the simulated step time equals the measured one.
+def _predicted_alone(prediction: Prediction) -> Floats:
+    """Return the predicted durations without delays of shared links and without overlap in slots, ``[rows]``."""
+    return prediction.costs.seconds + prediction.costs.overlap_saved
 
-    The step time is a convex, piecewise linear function of the factor, so a few Newton steps suffice.
+
+class _UnstoredProfile(CalibratedCost):
+    """Calibrated costs of a profile that is not stored."""
+
+    _found: Profile = PrivateAttr()
+
+    def load(self) -> Profile:
+        return self._found
+
+
+def _predicted_makespan(prediction: Prediction, profile: Profile) -> float:
+    """Return the step time that a profile predicts for the executed design, in seconds."""
+    cost = _UnstoredProfile(profile="run", transfer_model=prediction.design.cost.transfer_model)
+    cost._found = profile
+    pipeline = prediction.design.pipeline.model_copy(update={"stages": tuple(prediction.costs.layers)})
+    design = prediction.design.model_copy(update={"cost": cost, "pipeline": pipeline})
+    costs = estimate(design, prediction.program)
+    return float(costs.simulate(prediction.program).makespan)
+
+
+def _step_time_factor(comparison: Comparison, profile: Callable[[float], Profile]) -> float:
+    """Return the factor for durations at which the ``profile`` of that factor predicts the measured step time.
+
+    The step time is almost a convex, piecewise linear function of the factor, so a few Newton steps suffice.
     """
     prediction, measured_s = comparison.prediction, comparison.iteration.measured_s
-
-    def makespan(factor: float) -> float:
-        scaled = np.where(rows, factor * seconds, seconds)
-        return prediction.costs.simulate(prediction.program, scaled).makespan
-
     factor, difference = 1.0, 1e-3
     for _ in range(NEWTON_STEPS):
-        here = makespan(factor)
-        slope = (makespan(factor * (1 + difference)) - here) / (factor * difference)
+        here = _predicted_makespan(prediction, profile(factor))
+        longer = _predicted_makespan(prediction, profile(factor * (1 + difference)))
+        slope = (longer - here) / (factor * difference)
         factor = max(factor + (measured_s - here) / slope, factor * LEAST_FACTOR) if slope > 0 else factor
     return factor
 

@@ -55,6 +55,26 @@ def test_meshes_are_counted_or_listed_individually() -> None:
     assert "cluster.devices_per_node: 1 -> 2" in wider
 
 
+def test_meshes_with_gaps_between_their_devices_are_listed_by_their_devices() -> None:
+    def on(*meshes: list[int]) -> Design:
+        base = document({"schedule": "1f1b", "microbatches": 4}, 2)
+        base["cluster"] |= {"nodes": 2, "devices_per_node": 4}
+        axes = {"dp": 2, "tp": 1}
+        return parse_design(
+            {**base, "meshes": [{"name": f"m{at}", "devices": each, "axes": axes} for at, each in enumerate(meshes)]}
+        )
+
+    rows, columns = on([0, 1], [2, 3]), on([0, 4], [2, 3])
+
+    assert describe_differences(rows, columns) == [
+        "mesh m0: 2 devices from 0 (dp 2 x tp 1) -> devices 0, 4 (dp 2 x tp 1)"
+    ]
+    assert describe_differences(columns, rows) == [
+        "mesh m0: devices 0, 4 (dp 2 x tp 1) -> 2 devices from 0 (dp 2 x tp 1)"
+    ]
+    assert len({*distinct_titles([rows, columns])}) == 2
+
+
 def test_a_different_cost_model_is_listed_by_its_kind() -> None:
     found = describe_differences(pipeline_design(), pipeline_design(cost={"kind": "roofline"}))
 

@@ -103,6 +103,17 @@ def test_stage_times_are_simulated_in_the_order_of_the_schedule(record: Record, 
     assert measured.makespan >= 0.01 + 4 * 0.09 + 0.02
 
 
+def test_a_full_backward_takes_the_sum_of_both_imported_gradients(record: Record, tmp_path: Path) -> None:
+    """The schedule of the design does not split the backward, so that its times are 20 ms and 60 ms."""
+    (tmp_path / "times.csv").write_text("stage,forward_ms,input_ms,weight_ms\n0,10,15,5\n1,30,20,40\n")
+    trace = load_trace([tmp_path / "times.csv"])
+    assert trace is not None
+
+    run = Run(record, add_trace_run(record, predict(design()), trace).id)
+
+    assert read_recording(run.folder).timeline(0).busy == pytest.approx([4 * 0.03, 4 * 0.09])
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -133,6 +144,7 @@ def test_a_backward_without_separate_gradients_is_divided_in_halves() -> None:
         ("1, 1, 1\n1, one, 1", "unreadable_stage_times", {"line": 2}),
         ("1, 1, 1\n1, 1", "unreadable_stage_times", {"line": 2}),
         ("1, -1, 1", "unreadable_stage_times", {"line": 1}),
+        ("0 1 1 1\n-1 1 1 1", "unreadable_stage_times", {"line": 2}),
         ("time\n1", "unreadable_stage_times", {"line": 1}),
         ("stage,forward\n0,1", "incomplete_stage_costs", {"stage": 0, "column": "input gradient"}),
         ("0 1 1 1\n2 1 1 1", "incomplete_stage_costs", {"stage": 1, "column": "forward"}),

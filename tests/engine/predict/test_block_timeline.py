@@ -10,8 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import wait_seconds
+from meshwave.engine.costs.models.roofline import mesh_prices
+from meshwave.engine.costs.slot_pieces import SlotPieces
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
+from meshwave.engine.experts import StepOp
 from meshwave.engine.files import example
 from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -31,12 +34,22 @@ def with_experts(schedule: str, recompute: str = "none", **experts: Any) -> Any:
     return design(model={**base["model"], "moe": MOE}, experts=layout, pipeline=pipeline)
 
 
+def sharded(sharding: str, schedule: str = "1f1b") -> Any:
+    base = json.loads(example("14-tensor-parallel").read_text())
+    meshes = [{**mesh, "axes": {"dp": len(mesh["devices"])}} for mesh in base["meshes"]]
+    training = {**base["training"], "sharding": sharding, "unsharded_stages": 0}
+    return design(meshes=meshes, training=training, pipeline={**base["pipeline"], "schedule": schedule})
+
+
 DESIGNS = {
     "dense": design,
     "parm-s2": lambda: with_experts("parm-s2", degree=2),
     "parm-auto": lambda: with_experts("parm-auto", degree=None),
     "ppmoe": lambda: with_experts("ppmoe"),
     "recomputed": lambda: with_experts("deepspeed", recompute="full", ep=1, esp=2),
+    "recomputed layers": lambda: with_experts("deepspeed", recompute="layers", ep=1, esp=2),
+    "sharded parameters": lambda: sharded("parameters"),
+    "sharded gradients": lambda: sharded("gradients", "zb-h1"),
 }
 
 
@@ -57,6 +70,31 @@ def test_the_layers_of_a_block_end_with_the_block(name: str) -> None:
             causes = found.timeline.cause >= 0
             before = found.timeline.end[found.timeline.cause[causes]]
             assert (before <= found.timeline.start[causes] + 1e-12).all()
+
+
+def test_a_block_contains_recomputed_experts() -> None:
+    forward, backward = (predict_block(DESIGNS["recomputed layers"](), 1, 1, op) for op in (Op.F, Op.B))
+
+    times = [sum(step == StepOp.EXPERTS for step in found.steps) for found in (forward, backward)]
+
+    assert times[1] == 2 * times[0] > 0  # of the recomputed forward, and of its gradient
+
+
+def test_a_block_contains_the_collectives_of_sharded_state_that_computation_does_not_hide() -> None:
+    none, some = (predict_block(sharded(sharding), 1, 1, Op.B) for sharding in ("none", "parameters"))
+
+    assert {*some.labels} - {*none.labels} == {"sharded state"}
+
+
+@pytest.mark.parametrize("name", ["dense", "ppmoe", "recomputed", "recomputed layers"])
+def test_the_pieces_of_an_action_in_a_slot_wait_as_long_as_the_action(name: str) -> None:
+    """A backward that recomputes experts repeats their exchanges, during which the other action can compute."""
+    predicted = predict(DESIGNS[name]())
+    made, program = predicted.design, predicted.program
+    pieces, waited = SlotPieces(made, mesh_prices(made), predicted.costs.layers), waits_of(predicted)
+    for row in np.flatnonzero((program.op <= Op.I) & (program.microbatch == 0)).tolist():
+        found = pieces.find(int(program.rank[row]), int(program.stage[row]), Op(int(program.op[row])))
+        assert sum(each.wait_s for each in found) == pytest.approx(waited[row])
 
 
 def waits_of(prediction: Prediction) -> NDArray[np.float64]:

@@ -403,6 +403,24 @@ def test_a_profile_of_a_run_reproduces_its_step_time(
     assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("slowness", [1.0, 1.5])
+@pytest.mark.parametrize("schedule", ["dualpipe-v", "hanayo"])
+def test_a_profile_of_a_run_reproduces_slots_and_slow_tensor_parallel_exchanges(
+    schedule: str, slowness: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prediction with the profile subtracts the savings of slots itself, and scales exchanges with their stages."""
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    prediction = predict(draw_slow_links(schedule, {"dp": 1, "tp": 2}))
+    assert bool(prediction.overlap_saved.any()) == (schedule == "dualpipe-v")
+    compute = prediction.program.op <= Op.W
+    found = compare_with(tmp_path, prediction, np.where(compute, slowness, 1.0) * prediction.costs.seconds)
+
+    store_profile(run_profile(found), "run-1.json")
+    calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
+
+    assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_copies_of_activations_are_as_fast_as_in_the_run_of_a_profile(
     schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
