@@ -27,7 +27,7 @@ from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.metrics import metrics_routes
 from meshwave.designer.server.site import ADDRESS, Place, check_encryption, is_loopback
-from meshwave.designer.server.sockets import adapt_page_routes, send_all_messages
+from meshwave.designer.server.sockets import adapt_page_routes, limit_compressed_bytes, send_all_messages
 from meshwave.designer.state import jobs
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import Design, load_design
@@ -143,6 +143,7 @@ def start_pages(
     administration = Administration(studio)
     adapt_page_routes()
     send_all_messages()
+    limit_compressed_bytes()
     pages = {**pages, "/admin": lambda: admin_page(administration.read, administration.stop)}
     server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
         pages,
