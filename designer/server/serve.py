@@ -292,5 +292,7 @@ def _end_on_signals(server: pn.io.server.Server) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         server.io_loop.add_callback_from_signal(server.io_loop.stop)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the last one is sent when the terminal is closed
+        number = getattr(signal, name, None)  # Windows does not have all of them
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup lets the server ignore it
+            signal.signal(number, end)
