@@ -199,6 +199,7 @@ class Library:
             with suppress(FileNotFoundError):  # usually there is no earlier copy
                 deleted.rename(folder.with_name(new_id() + DELETED))
             os.utime(folder.rename(deleted))
+        self._discard_deleted(DELETED_KEPT_S)  # a server may run for months
 
     def restore(self, design: str) -> None:
         """Restore a deleted design; nothing happens if a tab has saved it since, which restores it too.

@@ -339,6 +339,17 @@ def test_a_deleted_design_can_be_restored_for_thirty_days(tmp_path: Path, librar
     assert refusal(lambda: library.restore(gone)).code == "deleted_for_good"
 
 
+def test_a_server_that_runs_for_months_discards_designs_that_were_deleted_long_ago(library: Library) -> None:
+    old, new = library.add(FIRST), library.add(FIRST)
+    library.delete(old)
+    then = time.time() - DELETED_KEPT_S - 1
+    os.utime(library.folder / f"{old}.deleted", (then, then))
+
+    library.delete(new)
+
+    assert [path.name for path in library.folder.glob("*.deleted")] == [f"{new}.deleted"]
+
+
 def test_a_design_that_was_saved_again_after_it_was_deleted_can_be_deleted_again(library: Library) -> None:
     design = library.add(FIRST)
     library.delete(design)
