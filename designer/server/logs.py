@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from traceback import walk_tb
 
 from bokeh.util import logconfig
 from panel.io.logging import panel_log_handler
@@ -23,9 +24,20 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as text without the token."""
-        text = super().format(record)
+        if _reports_bad_message(record):
+            text = f"{record.levelname} {record.name}: {' '.join(record.getMessage().split())}"
+        else:
+            text = super().format(record)
         text = text.replace(self._token, "[token]") if self._token else text
         return _TOO_LONG.sub(lambda line: f"{line[1]}... ({len(line[0]):,} characters)", text)
+
+
+def _reports_bad_message(record: logging.LogRecord) -> bool:
+    """Return True if a message of a page failed within Bokeh, as a damaged or forged one does: its traceback says nothing."""
+    if not record.name.startswith("bokeh.server") or not record.exc_info:
+        return False
+    frames = walk_tb(record.exc_info[2])
+    return not any(str(frame.f_globals.get("__name__", "")).startswith("meshwave.") for frame, _ in frames)
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:

@@ -27,7 +27,7 @@ from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.metrics import metrics_routes
 from meshwave.designer.server.site import ADDRESS, Place, check_encryption, is_loopback
-from meshwave.designer.server.sockets import adapt_page_routes, send_all_messages
+from meshwave.designer.server.sockets import adapt_page_routes, limit_compressed_bytes, send_all_messages
 from meshwave.designer.state import jobs
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import Design, load_design
@@ -143,6 +143,7 @@ def start_pages(
     administration = Administration(studio)
     adapt_page_routes()
     send_all_messages()
+    limit_compressed_bytes()
     pages = {**pages, "/admin": lambda: admin_page(administration.read, administration.stop)}
     server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
         pages,
@@ -291,5 +292,7 @@ def _end_on_signals(server: pn.io.server.Server) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         server.io_loop.add_callback_from_signal(server.io_loop.stop)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the last one is sent when the terminal is closed
+        number = getattr(signal, name, None)  # Windows does not have all of them
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup lets the server ignore it
+            signal.signal(number, end)

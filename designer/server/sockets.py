@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
+import zlib
 from contextlib import suppress
 from typing import Any
 
+from bokeh.core.serialization import Deserializer
 from bokeh.document import Document
 from bokeh.protocol.exceptions import ProtocolError
+from bokeh.protocol.message import Message
 from bokeh.server.urls import per_app_patterns
 from bokeh.server.views.autoload_js_handler import AutoloadJsHandler
 from panel.io import document as panel_document
@@ -19,6 +23,8 @@ MESSAGES_PER_S = 300
 """Messages of a page that are read per second in the long run; a drag sends one or two for each frame of the display."""
 BURST = 600
 """Messages of a page that are read without waiting, such as those of a page that opens."""
+LARGEST_MESSAGE_BYTES = 40_000_000
+"""Largest size of all frames of a message, and of the compressed bytes in it once they are unpacked."""
 FRAMES_PER_MESSAGE = 3
 """Websocket frames of a message of Bokeh: header, metadata and content."""
 
@@ -32,6 +38,8 @@ class RateLimitedSocket(WSHandler):
 
     _due_s = 0.0
     """Time on the clock of the event loop at which the frames read so far comply with the rate."""
+    _received_bytes = 0
+    """Size of the frames of the message that is being received."""
     _closed_early = False
     """True if the connection was closed before it joined its session."""
 
@@ -71,6 +79,34 @@ class RateLimitedSocket(WSHandler):
         if self._due_s > now:
             await asyncio.sleep(self._due_s - now)
         await super().on_message(fragment)
+
+    async def _receive(self, fragment: str | bytes) -> Message[Any] | None:
+        """Return the message that a frame completes; close the connection if the message is too large."""
+        self._received_bytes += len(fragment)
+        if self._received_bytes > LARGEST_MESSAGE_BYTES:
+            self._protocol_error("the message is too large")
+            return None
+        message = await super()._receive(fragment)
+        if message is not None:
+            self._received_bytes = 0
+        return message
+
+
+_decode_bytes = Deserializer._decode_bytes
+
+
+def _decode_limited_bytes(deserializer: Deserializer, packed: Any) -> Any:
+    """Return the bytes in a message; refuse compressed ones that would fill the memory."""
+    if isinstance(content := packed["data"], str):
+        unpacked = zlib.decompressobj(wbits=31).decompress(base64.b64decode(content), LARGEST_MESSAGE_BYTES + 1)
+        if len(unpacked) > LARGEST_MESSAGE_BYTES:
+            deserializer.error("the message is too large")
+    return _decode_bytes(deserializer, packed)
+
+
+def limit_compressed_bytes() -> None:
+    """Let Bokeh refuse messages whose compressed bytes are too large."""
+    Deserializer._decode_bytes = _decode_limited_bytes  # type: ignore[assignment, method-assign]
 
 
 _dispatch_messages = panel_document._dispatch_msgs

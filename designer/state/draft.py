@@ -266,7 +266,7 @@ class Draft:
             if session.move == "edit" and step is not None:
                 log.add_edit(self._saved, session.design, step.label, opens=step.opens)
             else:
-                log.add_move(session.move)
+                log.add_move(self._saved, session.design, session.move)
 
     def edit_log(self) -> EditLog:
         """Return the log of the edits and versions of the design, which is saved first."""

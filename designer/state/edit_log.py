@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
-from meshwave.engine.files import write_private
+from meshwave.engine.files import lock_file, write_private
 from meshwave.engine.findings import Refusal
 
 LARGEST_LOG_BYTES = 8_000_000
-"""Size in bytes at which the undo history on disk is cleared; named versions are kept."""
+"""Size in bytes, without that of named versions, at which the undo history on disk is cleared; versions are kept."""
+
+LONGEST_HEADER = 100
+"""Largest number of bytes of the first line of a log, which has the size of its versions."""
 
 Document = dict[str, Any]
 
@@ -91,6 +94,9 @@ class Replayed:
             self.present = {**self.present, **line["changes"]}
             return
         origin, target = (self.past, self.future) if line["move"] == "undo" else (self.future, self.past)
+        if not origin:  # the edit is from before the history was cleared
+            self.present = {**self.present, **line["changes"]}
+            return
         step = origin.pop()
         target.append(step._replace(document=self.present))
         self.present = step.document
@@ -99,7 +105,7 @@ class Replayed:
 class EditLog:
     """A file with a line of JSON for each edit, undo, redo and named version of a design.
 
-    An edit holds the sections of the document that it changed.
+    An edit holds the sections of the document that it changed. Servers on the same folder write one after the other.
     """
 
     def __init__(self, path: Path, check_space: Callable[[], None] = lambda: None) -> None:
@@ -135,12 +141,8 @@ class EditLog:
             Refusal: there is no space, or the file cannot be written.
         """
         self._check_space()
-        if not self._path.exists() or self._path.stat().st_size > LARGEST_LOG_BYTES:
-            self._restart(before)
-        sections = {key for key in type(after).model_fields if getattr(before, key) != getattr(after, key)}
-        changes = after.model_dump(mode="json", include=sections)
         by = {} if author is None else {"author": list(author), "step": move}
-        self._append({"edit": label, "opens": opens, "changes": changes, **by})
+        self._append_step(before, {"edit": label, "opens": opens, "changes": _changes(before, after), **by})
 
     def add_acceptance(self, person: str, where: str) -> None:
         """Append that a person, identified by ID, has accepted another person's change of a value.
@@ -148,15 +150,25 @@ class EditLog:
         Raises:
             Refusal: the file cannot be written.
         """
-        self._append({"accept": person, "where": where})
+        with self._locked():
+            self._append({"accept": person, "where": where})
 
-    def add_move(self, move: str) -> None:
-        """Append the ``move``, which is ``undo`` or ``redo``.
+    def add_move(self, before: Design, after: Design, move: str) -> None:
+        """Append the ``move`` between two states, which is ``undo`` or ``redo``.
 
         Raises:
             Refusal: the file cannot be written.
         """
-        self._append({"move": move})
+        self._append_step(before, {"move": move, "changes": _changes(before, after)})
+
+    def add_state(self, present: Design) -> None:
+        """Append a state that the edits so far do not lead to; the undo history begins anew.
+
+        Raises:
+            Refusal: the file cannot be written.
+        """
+        with self._locked():
+            self._append({"design": present.model_dump(mode="json")})
 
     def versions(self) -> list[Version]:
         """Return the named versions, the latest first; those that cannot be read are left out."""
@@ -173,9 +185,10 @@ class EditLog:
             Refusal: there is no space, or the file cannot be written.
         """
         self._check_space()
-        if not self._path.exists():
-            self._restart(design)
-        self._append({"version": name, "at": time.time(), "content": design.model_dump(mode="json")})
+        with self._locked():
+            if not self._path.exists():
+                self._restart(design)
+            self._append({"version": name, "at": time.time(), "content": design.model_dump(mode="json")})
 
     def forget_version(self, name: str) -> None:
         """Remove a named version.
@@ -183,19 +196,47 @@ class EditLog:
         Raises:
             Refusal: the file cannot be written.
         """
-        self._append({"forget": name})
+        with self._locked():
+            self._append({"forget": name})
 
-    def _restart(self, present: Design) -> None:
-        """Replace the log atomically by one with a document and the named versions only.
+    def _append_step(self, before: Design, line: Mapping[str, Any]) -> None:
+        """Append an edit or a move of the state ``before``, after clearing the undo history if it is too large."""
+        with self._locked():
+            if self._is_full():
+                self._restart(before)
+            self._append(line)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let other servers on the same folder wait for a change, and convert its errors.
 
         Raises:
             Refusal: the file cannot be read or written.
         """
         try:
-            lines = *self._replay().versions.values(), {"design": present.model_dump(mode="json")}
-            write_private(self._path, "".join(_to_text(line) for line in lines))
+            with lock_file(self._path):
+                yield
         except OSError as error:
             raise Refusal("unwritable_history", {"reason": error.strerror}) from None
+
+    def _is_full(self) -> bool:
+        """Return whether the log does not exist, or its undo history is too large."""
+        if not self._path.exists():
+            return True
+        size = self._path.stat().st_size
+        return size > LARGEST_LOG_BYTES and size > LARGEST_LOG_BYTES + self._version_bytes()
+
+    def _version_bytes(self) -> int:
+        """Return the size in bytes of the versions that the last restart has kept."""
+        with self._path.open("rb") as file, suppress(ValueError, KeyError, TypeError, RecursionError):
+            return int(json.loads(file.readline(LONGEST_HEADER))["version_bytes"])
+        return 0
+
+    def _restart(self, present: Design) -> None:
+        """Replace the log atomically by one with a document and the named versions only."""
+        versions = "".join(map(_to_text, self._replay().versions.values()))
+        design = _to_text({"design": present.model_dump(mode="json")})
+        write_private(self._path, _to_text({"version_bytes": len(versions)}) + versions + design)
 
     @staticmethod
     def _ends_with_line(file: BinaryIO) -> bool:
@@ -206,12 +247,15 @@ class EditLog:
         return file.read(1) == b"\n"
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        try:
-            with self._path.open("a+b") as file:
-                file.write(b"" if self._ends_with_line(file) else b"\n")
-                file.write(_to_text(line).encode())
-        except OSError as error:
-            raise Refusal("unwritable_history", {"reason": error.strerror}) from None
+        with self._path.open("a+b") as file:
+            file.write(b"" if self._ends_with_line(file) else b"\n")
+            file.write(_to_text(line).encode())
+
+
+def _changes(before: Design, after: Design) -> Document:
+    """Return the sections of ``after`` that differ from those of ``before``."""
+    sections = {key for key in type(after).model_fields if getattr(before, key) != getattr(after, key)}
+    return after.model_dump(mode="json", include=sections)
 
 
 def _to_text(line: Mapping[str, Any]) -> str:

@@ -159,6 +159,7 @@ class Library:
             if found not in (before, after):
                 version = _unused_name(f"edited elsewhere {time.strftime('%Y-%m-%d %H:%M:%S')}", self.log(design))
                 self.log(design).add_version(version, found)
+                self.log(design).add_state(before)  # the other server has logged its edits
                 notice = f"This design was also edited elsewhere; those edits are kept as the version {version}."
             self._written[design] = state
         self.save(design, after)
@@ -198,6 +199,7 @@ class Library:
             with suppress(FileNotFoundError):  # usually there is no earlier copy
                 deleted.rename(folder.with_name(new_id() + DELETED))
             os.utime(folder.rename(deleted))
+        self._discard_deleted(DELETED_KEPT_S)  # a server may run for months
 
     def restore(self, design: str) -> None:
         """Restore a deleted design; nothing happens if a tab has saved it since, which restores it too.

@@ -184,10 +184,11 @@ class RunTable(Canvas):
 
     def _on_delete(self, run: str) -> None:
         entry = self._own_entry(run)
-        delete_run(self._record, entry)
+        has_started = delete_run(self._record, entry)
         self._followed.stop_following(entry.id)
-        session = self._followed.session
-        call_in_background(partial(remove_from_hosts, self._record, entry), session.later, self._report_removal)
+        if has_started:
+            later = self._followed.session.later
+            call_in_background(partial(remove_from_hosts, self._record, entry), later, self._report_removal)
 
     def _report_removal(self, removal: Future[None]) -> None:
         """Show the reason if a host may still have the folder of a deleted run."""

@@ -16,7 +16,7 @@ def bench(options: argparse.Namespace) -> int:
         return _bench_published(options)
     if options.on or options.kills is not None:
         return _bench_target(options)
-    if options.runs:
+    if options.runs is not None:
         raise Refusal("runs_option", where="--runs")
     figures = speed.run_benchmarks(
         options.parts,
@@ -43,7 +43,7 @@ def _bench_target(options: argparse.Namespace) -> int:
 def _bench_published(options: argparse.Namespace) -> int:
     from meshwave.engine.bench.published import command
 
-    path = Path(options.runs) if options.runs else None
+    path = None if options.runs is None else Path(options.runs)
     figures = command.compare_published_runs(path, say=speed.print_progress)
     if options.out:
         command.write_results(figures, Path(options.out))

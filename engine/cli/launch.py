@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.cli.output import Command, print_json, print_note
+from meshwave.engine.cli.output import print_json, print_note
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import MeshwaveError
@@ -42,40 +38,8 @@ STRAGGLERS_INTERVAL_S = 5.0
 """Interval, in seconds, between two searches for stragglers while a run is followed."""
 
 
-class Terminated(KeyboardInterrupt):
-    """Exception for SIGTERM, which service managers and batch systems send to end a process."""
-
-
 def run(options: argparse.Namespace) -> int:
     """Launch a design, follow its run and print the comparison with its prediction; return the exit status."""
-    return _end_on_sigterm(_launch_run, options)
-
-
-def _end_on_sigterm(command: Command, options: argparse.Namespace) -> int:
-    try:
-        with _sigterm_interrupts():
-            return command(options)
-    except Terminated:
-        print_note("stopped")
-        return 128 + signal.SIGTERM
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _launch_run(options: argparse.Namespace) -> int:
     design = with_steps(load_for_data(find_design(options.design), options.data), options.steps)
     how = run_options(design, options)
     if how.rehearse and options.steps is None:
@@ -152,10 +116,6 @@ def print_outcome(run: Run, state: State, *, as_json: bool) -> int:
 
 def sweep(options: argparse.Namespace) -> int:
     """Launch several designs and wait for all of them; return 1 if any does not succeed."""
-    return _end_on_sigterm(_launch_sweep, options)
-
-
-def _launch_sweep(options: argparse.Namespace) -> int:
     designs = [with_steps(load_design(find_design(name)), options.steps) for name in options.designs]
     with closing(Record()) as record, closing(open_target(record, options.launcher or "local")) as launcher:
         runs = launcher.submit_all([specify_run(predict(design)) for design in designs])

@@ -6,7 +6,10 @@ import argparse
 import errno
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from meshwave.engine.cli.output import Command, discard_output, escaped_output, print_error, print_note
 from meshwave.engine.cli.parser import parser, refuse_to_serve
@@ -15,6 +18,17 @@ from meshwave.engine.messages import render
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """Errors of a write that are no mistake in the code, such as that of a full disk."""
+
+END_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that end a command as Ctrl-C does: of service managers and batch systems, and of a terminal that is closed."""
+
+
+class Terminated(KeyboardInterrupt):
+    """Exception for one of :data:`END_SIGNALS`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 def main(
@@ -58,13 +72,34 @@ def _parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] |
 def _command_status(options: argparse.Namespace) -> int:
     command: Command = options.command
     try:
-        return command(options)
+        with _signals_interrupt():
+            return command(options)
     except MeshwaveError as error:
         print_error(error, as_json=getattr(options, "json", False))
         return 2 if isinstance(error, InputError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print_note("stopped")
-        return 128 + signal.SIGINT
+        return 128 + (error.number if isinstance(error, Terminated) else signal.SIGINT)
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let :data:`END_SIGNALS` raise :class:`Terminated`, except those that are ignored, as ``nohup`` does with SIGHUP."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Terminated(number)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
+        yield
+        return
+    heard = [number for number in END_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in heard:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

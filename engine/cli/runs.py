@@ -176,10 +176,11 @@ def _rebuild_record(record: Record, options: argparse.Namespace) -> int:
 
 
 def _delete_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
-    delete_run(record, entry)
+    has_started = delete_run(record, entry)
     status = _print_value({"run": entry.id, "deleted": True}, f"deleted {_run_title(entry)}", options)
     try:
-        remove_from_hosts(record, entry)
+        if has_started:
+            remove_from_hosts(record, entry)
     except RunRefusal as error:
         print_note(error)
         status = 1

@@ -18,7 +18,7 @@ from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs.launchers import read_entry
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record
-from meshwave.engine.runs.run_entry import Entry
+from meshwave.engine.runs.run_entry import Entry, State
 
 SUFFIX = ".meshwave-run.tar.gz"
 LARGEST_RUN_BYTES = 200_000_000_000
@@ -74,7 +74,7 @@ def import_run(record: Record, file: Path) -> Entry:
                 if record.folder(run).exists():
                     raise Refusal("run_exists", {"run": run})
                 archive.extractall(temporary, filter="data")
-        except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
+        except (OSError, EOFError, OverflowError, ValueError, zlib.error, tarfile.TarError) as error:
             raise _archive_error(file, str(error)) from None
         except KeyError as error:  # a link to a file that is not in the archive
             raise _archive_error(file, str(error.args[0])) from None
@@ -106,14 +106,15 @@ def remove_leftovers(record: Record) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def delete_run(record: Record, entry: Entry) -> None:
-    """Delete a run and its folder.
+def delete_run(record: Record, entry: Entry) -> bool:
+    """Delete a run and its folder; return False if the run never left the queue, so that no host has a copy of its folder.
 
     Raises:
         Refusal: the run is not finished.
         RunRefusal: the run folder cannot be deleted.
     """
     _check_is_over(record, entry)
+    states = {each.state for each in record.history(entry.id)}
     link = record.folder(entry.id)
     folder = link.resolve()  # the folder of a cluster run is a link to a shared folder
     removed = folder.with_name(DELETED + entry.id)
@@ -126,6 +127,7 @@ def delete_run(record: Record, entry: Entry) -> None:
         record.delete(entry.id)  # last, because a full disk has space for it only now
     except OSError as error:
         raise RunRefusal("run_not_deleted", {"run": entry.id, "error": error.strerror}) from None
+    return State.QUEUED not in states or State.STARTING in states
 
 
 def _check_is_over(record: Record, entry: Entry) -> None:

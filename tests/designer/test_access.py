@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
+import json
 import re
 import sys
 import time
@@ -316,6 +318,43 @@ def test_a_message_that_is_too_large_closes_the_websocket(port: int) -> None:
         ThreadPoolExecutor(1) as elsewhere,
     ):  # this thread may have the loop of a browser
         elsewhere.submit(asyncio.run, send()).result()
+
+
+@pytest.mark.parametrize(
+    ("header", "content", "rest"),
+    [
+        (
+            '{"msgid": "1", "msgtype": "PATCH-DOC", "num_buffers": 9}',
+            '{"events": []}',
+            ['{"id": "a"}', bytes(6000)] * 2,
+        ),
+        (
+            '{"msgid": "1", "msgtype": "PATCH-DOC"}',
+            json.dumps(
+                {"events": [{"x": {"type": "bytes", "data": base64.b64encode(gzip.compress(bytes(20_000))).decode()}}]}
+            ),
+            [],
+        ),
+    ],
+    ids=["buffers", "compressed"],
+)
+def test_a_message_does_not_fill_the_memory(
+    port: int, monkeypatch: pytest.MonkeyPatch, header: str, content: str, rest: list[str | bytes]
+) -> None:
+    monkeypatch.setattr(sockets, "LARGEST_MESSAGE_BYTES", 10_000)
+
+    async def send() -> str:
+        page = await PageClient.open(f"http://127.0.0.1:{port}/?token={TOKEN}", shows=False)
+        for frame in (header, "{}", content, *rest):
+            await page._socket.write_message(frame, binary=isinstance(frame, bytes))
+        try:
+            message = await page.receive(lambda message: message.msgtype == "ERROR")
+            return str(message.content["text"])
+        except RunError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        assert "the message is too large" in elsewhere.submit(asyncio.run, asyncio.wait_for(send(), 20)).result()
 
 
 def test_health_needs_no_authentication(port: int) -> None:

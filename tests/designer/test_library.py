@@ -11,6 +11,7 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from bokeh.document import Document as Bokeh
@@ -138,6 +139,47 @@ def test_versions_are_kept_if_clearing_a_large_log_fails(
     assert [version.name for version in log.versions()] == ["before"]
 
 
+def test_large_versions_do_not_clear_the_undo_history_at_each_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edit_log, "LARGEST_LOG_BYTES", 5_000)
+    log = EditLog(tmp_path / "log")
+    for name in "abcd":
+        log.add_version(name, FIRST)
+    one, two = (FIRST.model_copy(update={"name": name}) for name in ("one", "two"))
+
+    log.add_edit(FIRST, one, "first", opens=False)
+    log.add_edit(one, two, "second", opens=False)
+
+    assert [step.label for step in log.replay().past] == ["first", "second"]
+    assert [version.name for version in log.versions()] == ["d", "c", "b", "a"]
+
+
+def test_versions_that_two_servers_add_at_the_same_time_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edit_log, "LARGEST_LOG_BYTES", 100)
+    log, write = EditLog(tmp_path / "log"), edit_log.write_private
+    log.add_version("before", FIRST)
+    added = Event()
+
+    def add() -> None:
+        EditLog(tmp_path / "log").add_version("meanwhile", FIRST)
+        added.set()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+
+        def write_later(path: Path, text: str) -> None:
+            elsewhere.submit(add)
+            added.wait(0.3)
+            write(path, text)
+
+        monkeypatch.setattr(edit_log, "write_private", write_later)
+        log.add_edit(FIRST, FIRST.model_copy(update={"name": "other"}), "rename", opens=False)
+
+    assert {version.name for version in log.versions()} == {"before", "meanwhile"}
+
+
 @pytest.mark.parametrize("damage", [{"content": {"format": "meshwave/99"}}, {"content": None}, {"at": None}])
 def test_a_version_that_cannot_be_read_hides_no_other_and_stays_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, object]
@@ -191,6 +233,43 @@ def test_edits_of_another_server_are_kept_as_a_version(studio: Studio) -> None:
     other.save(GIVEN, FIRST.model_copy(update={"name": "elsewhere again"}))  # in the same second, if the test is fast
     again.session.edit("name", "five", "rename")
     assert {each.design.name for each in again.edit_log().versions()} == {"elsewhere", "elsewhere again"}
+
+
+def test_undo_after_a_reload_works_again_after_edits_of_another_server(studio: Studio) -> None:
+    draft, other = tab(studio), Library(studio.library.folder)
+    draft.session.edit("name", "one", "rename")
+    draft.session.edit("name", "two", "rename")
+    elsewhere = studio.library.read(GIVEN).model_copy(
+        update={"training": FIRST.training.model_copy(update={"seed": 7})}
+    )
+    other.log(GIVEN).add_edit(studio.library.read(GIVEN), elsewhere, "seed", opens=False)
+    other.save(GIVEN, elsewhere)
+
+    draft.session.edit("name", "three", "first")
+    draft.session.edit("name", "four", "second")
+
+    again = tab(studio)
+    assert again.session.design.name == "four"
+    assert again.session.history == ("second", "")
+    again.session.undo()
+    assert (again.session.design.name, again.session.history) == ("three", ("first", "second"))
+
+
+def test_undo_of_an_edit_that_the_cleared_history_lacks_is_kept_after_a_reload(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = tab(studio)
+    draft.session.edit("pipeline.microbatches", 3, "microbatches")
+    with monkeypatch.context() as patch:
+        patch.setattr(edit_log, "LARGEST_LOG_BYTES", 100)
+        draft.session.edit("name", "one", "rename")
+    draft.session.undo()
+    draft.session.undo()
+    draft.session.edit("name", "two", "rename again")
+
+    again = tab(studio)
+
+    assert again.session.history == ("rename again", "")
 
 
 def test_an_open_design_that_another_server_has_made_unreadable_is_not_overwritten(studio: Studio) -> None:
@@ -258,6 +337,17 @@ def test_a_deleted_design_can_be_restored_for_thirty_days(tmp_path: Path, librar
     library.restore(kept)
     assert library.read(kept) == FIRST
     assert refusal(lambda: library.restore(gone)).code == "deleted_for_good"
+
+
+def test_a_server_that_runs_for_months_discards_designs_that_were_deleted_long_ago(library: Library) -> None:
+    old, new = library.add(FIRST), library.add(FIRST)
+    library.delete(old)
+    then = time.time() - DELETED_KEPT_S - 1
+    os.utime(library.folder / f"{old}.deleted", (then, then))
+
+    library.delete(new)
+
+    assert [path.name for path in library.folder.glob("*.deleted")] == [f"{new}.deleted"]
 
 
 def test_a_design_that_was_saved_again_after_it_was_deleted_can_be_deleted_again(library: Library) -> None:

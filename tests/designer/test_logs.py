@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
+from collections.abc import Callable
 
 from tornado.websocket import WebSocketClosedError
 
@@ -37,6 +39,21 @@ def test_a_browser_that_leaves_while_it_is_sent_something_is_not_logged() -> Non
 
     assert not is_worth_logging(left)
     assert is_worth_logging(other)
+
+
+def test_a_message_that_bokeh_cannot_read_is_one_line_and_an_own_defect_has_its_traceback() -> None:
+    def format_failure(work: Callable[[], object]) -> str:
+        try:
+            work()
+        except Exception:
+            message, found = "error handling message\n message: %r", sys.exc_info()
+        record = logging.LogRecord("bokeh.server.protocol_handler", logging.ERROR, "", 1, message, ({"x": 1},), found)
+        return LogFormatter("a-secret").format(record)
+
+    assert format_failure(lambda: json.loads("x")) == (
+        "ERROR bokeh.server.protocol_handler: error handling message message: {'x': 1}"
+    )
+    assert "Traceback" in format_failure(lambda: LogFormatter.format(None, None))  # type: ignore[arg-type]
 
 
 def test_a_traceback_is_logged_completely() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.error import HTTPError
@@ -19,6 +21,7 @@ from tests.conftest import PATIENCE_S, wait_until
 
 RECORDER = """#!{python}
 import sys
+import time
 from pathlib import Path
 Path({record!r}).write_text("\\n".join(sys.argv[1:]))
 """
@@ -90,3 +93,17 @@ def test_the_log_does_not_contain_the_token(serve: Callable[..., tuple[subproces
 
     assert "GET /refused" in log and "404 GET /autoload.js" in log
     assert link.partition("token=")[2] not in log
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
+def test_the_server_stops_as_with_ctrl_c_when_its_terminal_is_closed(
+    serve: Callable[..., tuple[subprocess.Popen[str], str]],
+) -> None:
+    process, _ = serve("--no-browser")
+    time.sleep(1)  # the link is printed before the event loop starts
+
+    process.send_signal(signal.SIGHUP)
+    _, log = process.communicate(timeout=PATIENCE_S)
+
+    assert (process.returncode, log) == (0, "")

@@ -103,7 +103,7 @@ def read_rows(path: Path | None) -> list[Any]:
         Refusal: the file cannot be read, or is not a list of rows.
     """
     try:
-        text = path.read_text() if path else (resources.files(__package__) / SHIPPED).read_text()
+        text = (resources.files(__package__) / SHIPPED if path is None else path).read_text()
         rows = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise Refusal("unreadable_runs", {"path": str(path), "reason": str(error)}) from None

@@ -150,7 +150,7 @@ class Launcher(ABC):
         target = self.place.target or self.name
         check_processes(self.limits, target, process_count(design))
         if self.limits.megabytes is not None:
-            own = (entry for entry in self.record.entries() if entry.place == self.place)
+            own = (entry for entry in self.record.entries(None) if entry.place == self.place)
             check_disk(self.limits, target, sum(folder_bytes(self.record.folder(entry.id)) for entry in own))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from meshwave.engine.runs.run_folder import read_bundle
 
 def restore_entries(record: Record) -> list[str]:
     """Add an entry for each run folder that is missing from the run database, for example after a move; return the run IDs."""
-    known = {entry.id for entry in record.entries()}
+    known = {entry.id for entry in record.entries(None)}
     entered = []
     for folder in sorted((record.place / "runs").iterdir()):
         if folder.name in known or folder.name.startswith("."):
@@ -38,7 +39,8 @@ def read_entry(folder: Path) -> Entry:
         RunFolderError: the folder is damaged, or is not a run folder.
     """
     bundle, result = read_bundle(folder), read_result(folder)
-    made_s = max(0.0, (folder / "design.json").stat().st_mtime)  # a wrong clock can date a file before 1970
+    dated_s = (folder / "design.json").stat().st_mtime
+    made_s = min(max(0.0, dated_s), time.time())  # a wrong clock can date a file before 1970 or in the future
     return Entry(
         id=folder.name,
         key=None,

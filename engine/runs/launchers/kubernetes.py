@@ -161,7 +161,7 @@ def kubernetes_job_status(status: Mapping[str, Any]) -> JobStatus:
         params = {"reason": failed.get("reason", ""), "message": failed.get("message", "")}
         return JobStatus(Phase.ENDED, failure=Problem("", "ended_by_kubernetes", params), is_consequence=True)
     jobs = [*status.get("jobsStatus", ()), *status.get("replicatedJobsStatus", ())]
-    if any(job.get("ready") for job in jobs):
+    if any(job.get(key) for job in jobs for key in ("ready", "succeeded", "failed")):  # also before Complete or Failed
         return JobStatus(Phase.RUNNING)
     waiting = conditions.get("Suspended", {})
     return JobStatus(Phase.WAITING, waiting.get("message", "") or "its pods are not ready")

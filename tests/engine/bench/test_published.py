@@ -219,6 +219,8 @@ def test_a_missing_file_and_a_misplaced_option_are_refused(tmp_path, capsys):
     assert main(["bench", "published", "--runs", str(tmp_path / "none.json")]) == 2
     assert main(["bench", "links", "--runs", "x"]) == 2
     assert "--runs" in capsys.readouterr().err
+    assert main(["bench", "published", "--runs", ""]) == 2
+    assert main(["bench", "links", "--runs", ""]) == 2
 
 
 def test_the_shipped_runs_are_expressed():

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -673,6 +674,26 @@ def test_ctrl_c_ends_with_the_status_of_a_signal(meshwave: Command, monkeypatch:
     monkeypatch.setattr("meshwave.engine.cli.doctor.doctor", stopped)
 
     assert meshwave("doctor") == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_other_signals_end_every_command_as_ctrl_c_does_unless_they_are_ignored(
+    meshwave: Command, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    number = getattr(signal, name)
+
+    def receive(_: Any) -> int:
+        signal.raise_signal(number)
+        return 0
+
+    monkeypatch.setattr("meshwave.engine.cli.doctor.doctor", receive)
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        assert meshwave("doctor") == (128 + number, "", "stopped\n")
+        assert signal.signal(number, signal.SIG_IGN) is signal.SIG_DFL
+        assert meshwave("doctor") == (0, "", ""), "nohup lets a command ignore SIGHUP"
+    finally:
+        signal.signal(number, before)
 
 
 # ---- as a process ----

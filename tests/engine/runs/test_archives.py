@@ -106,6 +106,20 @@ def test_the_run_database_is_rebuilt_from_the_folders(
     assert newest_entry(record).digest == run.digest
 
 
+def test_runs_that_the_database_has_are_not_added_however_many_they_are(
+    home: Callable[[str], Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = home("here")
+    assert cli.main(DRY_RUN) == 0
+    for number in range(1000):
+        record.add_finished(newest_entry(record).model_copy(update={"id": f"later-{number}"}))
+    capsys.readouterr()
+
+    assert cli.main(["runs", "rebuild", "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {"entered": []}
+
+
 def test_a_run_folder_that_a_wrong_clock_dated_before_1970_is_found(home: Callable[[str], Record]) -> None:
     record = home("here")
     assert cli.main(DRY_RUN) == 0
@@ -116,6 +130,22 @@ def test_a_run_folder_that_a_wrong_clock_dated_before_1970_is_found(home: Callab
     assert cli.main(["runs", "rebuild"]) == 0
 
     assert (newest_entry(record).id, newest_entry(record).created_s) == (run.id, 0)
+
+
+def test_an_imported_run_that_a_wrong_clock_dated_in_the_future_is_not_newer_than_later_ones(
+    home: Callable[[str], Record],
+) -> None:
+    record = home("here")
+    assert cli.main(DRY_RUN) == 0
+    run = newest_entry(record)
+    os.utime(record.folder(run.id) / "design.json", (2e10, 2e10))
+    file = export_run(record, run)
+    other = home("elsewhere")
+
+    import_run(other, file)
+    later, _ = other.submit(name="x", launcher="local", handle={}, digest="", processes=1, steps=1)
+
+    assert [entry.id for entry in other.entries()] == [later.id, run.id]
 
 
 def test_an_active_run_is_neither_exported_nor_deleted(home: Callable[[str], Record]) -> None:
@@ -243,6 +273,17 @@ def test_an_archive_that_expands_is_refused_before_it_fills_disk_or_memory(
 
     with pytest.raises(Refusal, match=reason):
         import_run(record, path)
+
+
+def test_an_archive_with_an_impossible_date_is_refused(home: Callable[[str], Record], tmp_path: Path) -> None:
+    record = home("here")
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as made:
+        info = tarfile.TarInfo(f"{FOLDER}/design.json")
+        info.mtime = 1e30
+        made.addfile(info)
+
+    with pytest.raises(Refusal, match="is not an exported run"):
+        import_run(record, tmp_path / "x.tar.gz")
 
 
 def test_a_damaged_run_in_an_archive_is_refused(

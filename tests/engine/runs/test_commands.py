@@ -335,6 +335,7 @@ def test_more_or_fewer_steps_than_a_run_can_have_are_refused_before_it_starts(
 COMMAND = """
     import signal, sys
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     from meshwave.engine.cli import launch, main as cli
     from tests.engine.runs.test_commands import stand_in
     launch.open_target = lambda record, name: stand_in(record)
@@ -342,7 +343,7 @@ COMMAND = """
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: int) -> None:
     design = write(home, "sleep")
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}

@@ -160,6 +160,14 @@ def test_conditions_of_a_job_become_its_status(conditions: list[dict[str, str]],
 
 
 @pytest.mark.slow
+def test_a_job_whose_pods_have_ended_does_not_wait_for_them() -> None:
+    starting = {"name": "node", "active": 1, "ready": 0, "succeeded": 0, "failed": 0}
+    assert kubernetes_job_status({"jobsStatus": [starting]}).phase is Phase.WAITING
+    for key in ("jobsStatus", "replicatedJobsStatus"):
+        for end in ("succeeded", "failed"):
+            assert kubernetes_job_status({key: [{**starting, "active": 0, end: 1}]}) == JobStatus(Phase.RUNNING)
+
+
 @pytest.mark.parametrize("kind", ["trainjob", "jobset"])
 def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp_path: Path) -> None:
     more = {"gpus_per_node": 8, "queue": "team-a", "node_selector": {"gpu": "h100"}, "namespace": "team"}

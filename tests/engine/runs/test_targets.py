@@ -592,6 +592,23 @@ def test_a_deleted_run_is_removed_from_its_hosts(
     assert record.entries() == []
 
 
+def test_a_run_that_was_cancelled_in_the_queue_is_deleted_without_asking_its_hosts(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(record.place))
+    host = StandInHost(responds=False)
+    monkeypatch.setattr(SshLauncher, "hosts", [host])
+    launcher = SshLauncher(record, SshOptions(hosts=("one",), root="/srv/runs"), "boxes")
+    entry, _ = record.submit(
+        name="run", launcher="ssh", handle=launcher.handle(), digest="", processes=1, steps=1, limit=0
+    )
+    launcher.cancel(Run(record, entry.id, launcher))
+
+    assert cli.main(["runs", "delete", entry.id]) == 0
+
+    assert host.commands == []
+
+
 def test_a_host_that_does_not_respond_for_one_run_is_not_asked_for_the_others(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
