@@ -171,7 +171,7 @@ export class Collapse {
 }
 
 /** The titles of the link lanes and of the memory strips. @param {Plan} plan */
-function stripTitles({ links, strips }) {
+export function stripTitles({ links, strips }) {
   const memory = strips.flatMap(({ layer, key, isCollapsed = false, y }) =>
     key ? [{ key, isCollapsed, y, label: `Memory of ${layer.label}` }] : [],
   );
