@@ -13,7 +13,7 @@ import { paintTitles } from "./gutter.js";
 import { AXIS } from "./layout.js";
 import { TITLE } from "./paint.js";
 import { clipped } from "./shapes.js";
-import { amount } from "./units.js";
+import { timeText } from "./units.js";
 
 const VIEW_MS = 10_000; // duration of playing the visible part
 const EVENT_MS = 700; // interval of events if the user prefers reduced motion
@@ -132,7 +132,7 @@ export class Play {
     this.pause.textContent = this.isMoving ? "❚❚" : "▶";
     this.pause.setAttribute("aria-label", this.isMoving ? "Pause (Space)" : "Play (Space)");
     const [layer] = chart.data.layers;
-    this.time.textContent = tick === null || !layer ? "" : amount(tick * layer.scale, layer.unit);
+    this.time.textContent = tick === null || !layer ? "" : timeText(tick * layer.scale, layer.unit);
     chart.toolbar.refresh();
     chart.overpaint();
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,28 @@ def test_the_toolbar_of_the_playback_answers_its_keys_and_returns_the_focus(draw
         expect(tools).to_be_hidden()
         assert drawn.ask("playhead") is None
         expect(drawn.page.locator(".mw-timeline-stage")).to_be_focused()
+
+
+def test_times_in_unit_costs_have_their_unit(drawn: Drawn) -> None:
+    drawn.change(can_note=True)
+    drawn.show(layer(4, 8, unit="units"))
+    drawn.press_key(".")
+    expect(drawn.page.get_by_role("toolbar", name="Play the step").get_by_role("status")).to_have_text(
+        re.compile(r"^[\d.]+ units?$")
+    )
+
+    drawn.press_key("Escape")
+    drawn.page.mouse.click(*drawn.block(1, 1, 2), button="right")
+    drawn.page.get_by_role("menuitem", name="Add a note here").click()
+    expect(drawn.page.locator(".mw-timeline-panel header b")).to_have_text(re.compile(r"^Note at [\d.]+ units?$"))
+
+
+def test_the_playback_ends_when_the_order_is_edited(drawn: Drawn) -> None:
+    drawn.change(can_edit=True)
+    drawn.show(layer(4, 8))
+    drawn.press_key(".")
+
+    drawn.press_key("e")
+
+    assert drawn.ask("edit")["on"]
+    assert drawn.ask("playhead") is None
