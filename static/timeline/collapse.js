@@ -86,8 +86,8 @@ export class Collapse {
     return [
       { text: "No groups", checked: !this.grouping, choose: choose("") },
       ...choices.map(({ by, label }) => ({ text: label, checked: this.grouping === by, choose: choose(by) })),
-      { text: "Collapse all groups", choose: () => this.turnAll(true) },
-      { text: "Expand all lanes", choose: () => this.turnAll(false) },
+      ...(this.grouping ? [{ text: "Collapse all groups", choose: () => this.turnAll(true) }] : []),
+      ...(this.keys.size ? [{ text: "Expand all lanes", choose: () => this.turnAll(false) }] : []),
     ];
   }
 
