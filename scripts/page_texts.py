@@ -20,7 +20,8 @@ from pygments.token import Comment, String
 ROOT = Path(__file__).parents[1]
 PYTHON = (
     "designer/canvases", "designer/forms", "designer/kit", "designer/lessons", "designer/pages", "designer/state",
-    "designer/views", "designer/server/administration.py", "designer/server/usage.py", "engine/messages", "engine/predict",
+    "designer/views", "designer/server/administration.py", "designer/server/usage.py", "engine/lessons/checks.py",
+    "engine/lessons/quantities.py", "engine/messages", "engine/predict",
     "engine/document/differences.py", "engine/experts", "engine/program/action.py", "engine/runs", "engine/runtime/communication/world.py", "engine/runtime/dry_run/message_sizes.py", "engine/schedules",
 )  # fmt: skip
 """Python sources whose texts are shown on the page."""

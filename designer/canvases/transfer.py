@@ -16,6 +16,7 @@ from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
 from meshwave.designer.state.job_processes import Done, Failed, JobUpdate, PartialResult
 from meshwave.designer.state.jobs import Job, Listener, run_now
+from meshwave.designer.state.problem_units import in_unit
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
@@ -287,7 +288,10 @@ def problems_by_field(problems: Iterable[Problem]) -> dict[str, str]:
     found: dict[str, str] = {}
     for problem in problems:
         where = problem.where.partition("[")[0]
-        known = where in transfer_fields.FIELDS or where.endswith(".spec")
+        field = transfer_fields.FIELDS.get(where)
+        if field is not None:
+            problem = in_unit(problem, field.unit)
+        known = field is not None or where.endswith(".spec")
         found.setdefault(where if known else "", problem.message if known else str(problem))
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import param
@@ -13,9 +12,9 @@ from meshwave.designer.forms.fields import Field, form_sections
 from meshwave.designer.kit.canvas import Canvas, PlainData, widget
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.problem_units import in_unit
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem, Refusal
-from meshwave.engine.units import quantity
 
 
 def find_field(where: str, paths: Collection[str]) -> str | None:
@@ -108,13 +107,5 @@ class Form(Canvas):
 def _refusal_text(error: DesignError, path: str, unit: str) -> str:
     """Return the reason why an edit was refused, in the unit of the field and without repeating its path."""
     return "; ".join(
-        _in_unit(problem, unit).message if problem.where == path else str(problem) for problem in error.problems
+        in_unit(problem, unit).message if problem.where == path else str(problem) for problem in error.problems
     )
-
-
-def _in_unit(problem: Problem, unit: str) -> Problem:
-    """Return the problem of an amount out of range with its numbers in the unit of the field."""
-    if not unit or problem.code != "out_of_range":
-        return problem
-    value = quantity(float(problem.params["value"]), unit, 12)
-    return replace(problem, params={**problem.params, "value": value, "unit": unit})

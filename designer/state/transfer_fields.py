@@ -30,6 +30,7 @@ class Field(NamedTuple):
     help: str
     parse: Callable[[str, Document], Any]
     format: Callable[[Any, Document], str]
+    unit: str = ""
 
 
 def parse_sizes(text: str, _: Document) -> list[int]:
@@ -189,8 +190,8 @@ def _fields() -> tuple[Field, ...]:
         for link, where in (("inter_node", "between hosts"), ("intra_node", "inside a host"))
         for rate, latency in [(f"links.{link}.bandwidth", f"links.{link}.latency_s")]
         for field in (
-            Field(rate, "Bandwidth", f"Bandwidth {where} in one direction, in bytes/s or bit/s; enter 'free' for no cost", _rate_parser(rate), _format_rate),
-            Field(latency, "Latency", f"Fixed time per message {where}", _latency_parser(latency), _format_seconds),
+            Field(rate, "Bandwidth", f"Bandwidth {where} in one direction, in bytes/s or bit/s; enter 'free' for no cost", _rate_parser(rate), _format_rate, "B/s"),
+            Field(latency, "Latency", f"Fixed time per message {where}", _latency_parser(latency), _format_seconds, "s"),
         )
     ]  # fmt: skip
     return (

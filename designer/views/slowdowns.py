@@ -12,7 +12,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns
 from meshwave.designer.views.runs import followed_runs
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.predict.questions import Slowdown, slow_step, slow_timeline
 from meshwave.engine.runs.accuracy.stragglers import straggler_slowdown
@@ -73,7 +73,11 @@ class Slowdowns(Canvas):
         prediction = self._session.current_prediction("simulate")
         slowdown = _read_fields(gesture, prediction, dict(self.links))
         samples = max(LEAST_SAMPLES, min(MOST_SAMPLES, SIMULATED_ROWS // len(prediction.program)))
-        found = slow_step(prediction, slowdown, samples)
+        try:
+            found = slow_step(prediction, slowdown, samples)
+        except Refusal:
+            self._session.slowed = None  # the earlier result is not that of the fields
+            raise
         self.fields = {name: gesture[name] for name in NO_SLOWDOWN}
         self._session.slowed = slow_timeline(prediction, slowdown)
         self.result = found.description(prediction.costs.unit)

@@ -23,7 +23,11 @@ from meshwave.engine.units import percent
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt,
 }  # fmt: skip
-_WORDS = {"<": "under", "<=": "at most", "==": "=", "!=": "≠", ">=": "at least", ">": "over"}
+_TEXTS: Final[Mapping[str, str]] = {
+    "<": "{title} less than {value}", "<=": "{title} at most {value}", "==": "{title} = {value}",
+    "!=": "{title} ≠ {value}", ">=": "{title} at least {value}", ">": "{title} more than {value}",
+}  # fmt: skip
+"""Texts of conditions by comparison."""
 EQUAL_WITHIN = 1e-3
 """Relative difference up to which numbers of designs count as equal; it is smaller than the rounding in texts."""
 
@@ -82,8 +86,9 @@ def judge_number(lesson: Lesson, check: NumberQuestion, given: float) -> Verdict
 
 
 def _direction_hint(given: float, right: float) -> str:
-    far = abs(given - right) > 0.5 * abs(right)
-    return f"The right answer is {'much ' if far else ''}{'smaller' if given > right else 'larger'}."
+    direction = "smaller" if given > right else "larger"
+    is_far = abs(given - right) > 0.5 * abs(right)
+    return f"The right answer is much {direction}." if is_far else f"The right answer is {direction}."
 
 
 def judge_choice(lesson: Lesson, check: Choice, given: int) -> Verdict:
@@ -114,7 +119,9 @@ def _judge_condition(lesson: Lesson | None, condition: Condition, prediction: Pr
     wanted: Any = condition.value
     if condition.of is not None and lesson is not None:
         wanted = condition.times * design_number(lesson, condition.of, condition.number)
-    text = f"{number_title(condition.number)} {_WORDS[condition.op]} {format_quantity(prediction, condition.number, wanted)}"
+    text = _TEXTS[condition.op].format(
+        title=number_title(condition.number), value=format_quantity(prediction, condition.number, wanted)
+    )
     is_met = are_comparable(value, wanted) and _COMPARE[condition.op](value, wanted)
     return ConditionResult(text, format_quantity(prediction, condition.number, value), is_met)
 

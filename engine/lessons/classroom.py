@@ -6,9 +6,11 @@ It is stored in a database, so that a restart of the server continues the worksh
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import sqlite3
 import time
+import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +27,8 @@ from meshwave.engine.lessons.progress import load_progress
 from meshwave.engine.lessons.workshop import Score, Workshop
 
 LONGEST_NAME = 40
+_INVISIBLE = re.compile("[\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""Characters that would make two names look the same, or turn the letters of a name around."""
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """Letters and digits that are not easily confused."""
 CODE_LENGTH = 8
@@ -142,7 +146,7 @@ class Classroom:
         Raises:
             Refusal: the code is wrong, the name is empty or taken, or the workshop is full.
         """
-        name = " ".join(name.split())
+        name = " ".join(_INVISIBLE.sub("", unicodedata.normalize("NFC", name)).split())
         if not secrets.compare_digest(code.strip().upper().encode(), self.code.encode()):
             raise Refusal("workshop_wrong_code", {})
         if not 0 < len(name) <= LONGEST_NAME or escape_unprintable(name) != name:

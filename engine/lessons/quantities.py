@@ -139,6 +139,21 @@ _TITLES = {
     "peak_inflight": "Peak activations in flight",
     "mean_busy_s": "Mean busy time",
     "sequences": "Sequences per step",
+    "samples_per_s": "Samples per second",
+    "tokens_per_s": "Tokens per second",
+    "energy_j": "Energy in joules",
+    "cluster.device.memory_bytes": "Memory per device",
+    "cluster.inter_node.bandwidth": "Bandwidth between nodes",
+    "experts.ep": "Degree ep of the experts",
+    "experts.esp": "Degree esp of the experts",
+    "experts.schedule": "Schedule of the experts",
+    "model.moe.capacity_factor": "Capacity factor",
+    "model.moe.top_k": "Experts per token",
+    "pipeline.microbatches": "Microbatches",
+    "pipeline.recompute": "Recomputation",
+    "pipeline.schedule": "Schedule",
+    "pipeline.waves": "Waves",
+    "training.micro_batch_size": "Microbatch size",
 }
 """Titles of numbers whose key does not read as a title."""
 _PLACE = re.compile(r"(?:meshes\[(?P<mesh>\d+)\]\.axes\.)?(?P<name>.+?)(?:\[(?P<rank>\d+)\])?")

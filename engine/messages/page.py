@@ -153,7 +153,7 @@ MESSAGES: dict[str, Message] = {
     "workshop_full": "the workshop is full: {people} people have joined",
     "workshop_name": "type a name of 1 to {longest} characters",
     "workshop_fixed_key": "{key!r} is fixed in this challenge; restore its value, or open the initial design again",
-    "workshop_condition_unmet": "the design does not meet this condition: {condition}; it has {value}",
+    "workshop_condition_unmet": "the design does not meet this condition: {condition}; its value is {value}",
     "workshop_no_score": "{number!r} is not available for this design; choose a cost model in seconds",
     "workshop_not_begun": "the workshop {name!r} has no results yet; serve it first",
     "workshop_is_served": "a server of the workshop {name!r} is running; stop it first",

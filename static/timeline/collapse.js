@@ -86,8 +86,8 @@ export class Collapse {
     return [
       { text: "No groups", checked: !this.grouping, choose: choose("") },
       ...choices.map(({ by, label }) => ({ text: label, checked: this.grouping === by, choose: choose(by) })),
-      { text: "Collapse all groups", choose: () => this.turnAll(true) },
-      { text: "Expand all lanes", choose: () => this.turnAll(false) },
+      ...(this.grouping ? [{ text: "Collapse all groups", choose: () => this.turnAll(true) }] : []),
+      ...(this.keys.size ? [{ text: "Expand all lanes", choose: () => this.turnAll(false) }] : []),
     ];
   }
 
@@ -171,7 +171,7 @@ export class Collapse {
 }
 
 /** The titles of the link lanes and of the memory strips. @param {Plan} plan */
-function stripTitles({ links, strips }) {
+export function stripTitles({ links, strips }) {
   const memory = strips.flatMap(({ layer, key, isCollapsed = false, y }) =>
     key ? [{ key, isCollapsed, y, label: `Memory of ${layer.label}` }] : [],
   );

@@ -5,30 +5,40 @@
 const HEAD = ["mesh", "action", "kind", "stage", "microbatch", "to", "start", "end", "duration"];
 
 /**
- * CSV text with a line for each span in the area, with times in seconds or cost units.
+ * CSV text with a line for each span in the area, with times in seconds or cost units. As in the metrics of the area,
+ * the transfers are those from or to one of its meshes.
  * @param {Area} area @param {Palette} palette
  */
-export function areaCsv({ layer, from, to, ranks }, { names, words }) {
-  const lines = [HEAD];
-  for (const rank of ranks) {
+export function areaCsv(area, { names, words }) {
+  const { layer } = area;
+  const decimals = Math.max(0, Math.floor(-Math.log10(layer.scale))); // further ones would show the rounding to ticks
+  const time = (/** @type {number} */ ticks) => String(Number((ticks * layer.scale).toFixed(decimals)));
+  const lines = spansIn(area).map((span) => {
+    const [start, end] = [layer.start[span], layer.end[span]];
+    const name = names[layer.op[span]];
+    const peer = layer.isTransfer(span) ? layer.meshes[layer.peerOf(span)] : "";
+    const numbers = [layer.stage[span], layer.microbatchOf(span)].map((each) => (each < 0 ? "" : String(each)));
+    const about = [layer.meshes[layer.rankOf(span)], layer.notation(span, names), words[name] ?? name];
+    return [...about, ...numbers, peer, time(start), time(end), time(end - start)].map(field);
+  });
+  return [HEAD, ...lines].map((line) => line.join(",")).join("\r\n") + "\r\n";
+}
+
+/** The spans in an area, by their meshes. @param {Area} area */
+function spansIn({ layer, from, to, ranks }) {
+  const chosen = new Set(ranks);
+  const found = [];
+  for (let rank = 0; rank < layer.ranks; rank++) {
     for (const kind of [0, 1, 2]) {
       const [first, last] = layer.range(kind, rank);
       for (let span = first; span < last; span++) {
-        if (layer.end[span] <= from || layer.start[span] >= to) continue;
-        const [start, end] = [layer.start[span], layer.end[span]].map((tick) => tick * layer.scale);
-        const name = names[layer.op[span]];
-        const peer = layer.isTransfer(span) ? layer.meshes[layer.peerOf(span)] : "";
-        const [stage, microbatch] = [layer.stage[span], layer.microbatchOf(span)].map((each) => (each < 0 ? "" : each));
-        const about = [layer.meshes[rank], layer.notation(span, names), words[name] ?? name, stage, microbatch, peer];
-        lines.push([...about, start, end, end - start].map(field));
+        const isChosen = chosen.has(rank) || (kind === 2 && chosen.has(layer.peerOf(span)));
+        if (isChosen && layer.end[span] > from && layer.start[span] < to) found.push(span);
       }
     }
   }
-  return lines.map((line) => line.join(",")).join("\r\n") + "\r\n";
+  return found;
 }
 
-/** @param {string | number} value */
-function field(value) {
-  if (typeof value === "number") return String(Number(value.toPrecision(9)));
-  return /[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
-}
+/** @param {string} value */
+const field = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);

@@ -61,6 +61,7 @@ export class Depth {
     if (was === now || !before.layers.length || !data.layers.length) return false;
     if (now > was) this.save(before, actions);
     else this.restore();
+    this.chart.toolbar.play.stop();
     this.draw();
     return true;
   }

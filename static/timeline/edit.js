@@ -134,8 +134,9 @@ export class Edit {
     this.isOn = isOn;
     this.selected = [];
     this.result = this.moving = this.preview = this.drag = null;
+    if (isOn) chart.toolbar.play.stop(); // it would cover the blocks
     if (isOn && chart.pinned) chart.pin(null);
-    if (isOn && chart.selection.area?.layer.over) chart.selection.leave();
+    if (isOn) chart.selection.leaveMeasured();
     chart.arrangeRows();
     chart.tooltip.hide();
     this.send("turn", { on: isOn });

@@ -7,7 +7,7 @@ import { css } from "../kit/palette.js";
 import { AXIS } from "./layout.js";
 import { laneAt } from "./place.js";
 import { line, textWidth, write } from "./shapes.js";
-import { amount } from "./units.js";
+import { amount, timeText } from "./units.js";
 
 const NEAR = 7; // CSS pixels within which a press hits a mark
 const SNAP = 6; // CSS pixels within which a mark snaps to the edge of a block
@@ -32,8 +32,8 @@ export class Marks {
       const time = tick * scale;
       this.times = [...this.times, time].sort((a, b) => a - b);
       const at = this.times.indexOf(time);
-      const after = at ? `, ${amount(time - this.times[at - 1], unit)} after mark ${at}` : "";
-      live.textContent = `Mark ${at + 1} at ${amount(time, unit)}${after}.`;
+      const after = at ? `, ${timeText(time - this.times[at - 1], unit)} after mark ${at}` : "";
+      live.textContent = `Mark ${at + 1} at ${timeText(time, unit)}${after}.`;
     }
     this.chart.overpaint();
   }

@@ -8,7 +8,7 @@ import { h } from "../kit/dom.js";
 import { css, ink, rgb } from "../kit/palette.js";
 import { send } from "../kit/widget.js";
 import { line, write } from "./shapes.js";
-import { amount } from "./units.js";
+import { timeText } from "./units.js";
 
 const HEIGHT = 16;
 const WIDEST = 260; // CSS pixels
@@ -51,7 +51,7 @@ export class Notes {
     const { panel, openLayer: layer } = this.chart;
     const form = this.formFor(tick, tick, []);
     if (!form || !layer) return;
-    panel.show("note", `Note at ${amount(tick * layer.scale, layer.unit)}`, form);
+    panel.show("note", `Note at ${timeText(tick * layer.scale, layer.unit)}`, form);
     this.text.focus();
   }
 

@@ -10,7 +10,7 @@ import { h } from "../kit/dom.js";
 import { translate } from "../kit/language.js";
 import { count, percent } from "../kit/numbers.js";
 import { saveArea } from "./save.js";
-import { amount, bytes } from "./units.js";
+import { amount, bytes, timeText } from "./units.js";
 
 /** @typedef {(value: number) => string} Write */
 /** @typedef {{name: string, value: number, kind?: string, colour?: string, title?: string, search?: string}} Row */
@@ -114,7 +114,7 @@ export class Panel {
     const { unit } = area.layer;
     const isUnits = unit !== "s";
     const write = (/** @type {number} */ value) => amount(value, unit);
-    const long = (/** @type {number} */ value) => (isUnits ? `${write(value)} units` : write(value));
+    const long = (/** @type {number} */ value) => timeText(value, unit);
     const meshes = count(found.meshes.length, "mesh", "meshes");
     const idle = percent(found.idle_share);
     const ops = Object.entries(found.by_kind_s).map(([kind, value]) => ({
@@ -153,7 +153,7 @@ export class Panel {
       h("div.mw-timeline-panel-buttons", {}, zoom, save),
       area.layer === chart.openLayer && chart.overlay.notes.formFor(area.from, area.to, area.ranks),
     );
-    chart.live.textContent = `Selection: ${write(found.seconds)} on ${meshes}, ${idle} idle.`;
+    chart.live.textContent = `Selection: ${long(found.seconds)} on ${meshes}, ${idle} idle.`;
   }
 
   /**

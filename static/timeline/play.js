@@ -4,12 +4,16 @@
 /** @import { Chart } from "./timeline.js" */
 
 import { button } from "../kit/controls.js";
-import { h } from "../kit/dom.js";
+import { consume, h } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
+import { stripTitles } from "./collapse.js";
 import { OP, lowerBound } from "./columns.js";
+import { paintTitles } from "./gutter.js";
 import { AXIS } from "./layout.js";
-import { amount } from "./units.js";
+import { TITLE } from "./paint.js";
+import { clipped } from "./shapes.js";
+import { timeText } from "./units.js";
 
 const VIEW_MS = 10_000; // duration of playing the visible part
 const EVENT_MS = 700; // interval of events if the user prefers reduced motion
@@ -29,7 +33,7 @@ export class Play {
     const tool = (/** @type {string} */ label, /** @type {string} */ text, /** @type {() => void} */ onclick) =>
       button(label, { content: text, title: label, kind: "mw-icon", onclick });
     this.pause = tool("Pause (Space)", "❚❚", () => this.toggle());
-    this.time = h("output.mw-timeline-time");
+    this.time = h("output.mw-timeline-time", { "aria-live": "off" }); // a screen reader would read each frame
     const speeds = SPEEDS.map((speed) => h("option", { value: speed, selected: speed === 1 }, `${speed}×`));
     const speed = h("select", { "aria-label": "Speed" }, ...speeds);
     speed.addEventListener("change", () => (this.speed = Number(speed.value)));
@@ -43,6 +47,14 @@ export class Play {
       this.time,
       tool("Stop playing (Esc)", "×", () => this.stop()),
     );
+    /** @type {Record<string, () => void>} */
+    const keys = { ",": () => this.step(-1), ".": () => this.step(1), Escape: () => this.stop() };
+    this.element.addEventListener("keydown", (event) => {
+      const act = keys[event.key];
+      if (!act) return;
+      consume(event);
+      act();
+    });
   }
 
   get isOn() {
@@ -61,9 +73,18 @@ export class Play {
   }
 
   stop() {
+    if (this.element.matches(":focus-within")) this.chart.stage.focus(); // the toolbar disappears
     this.isMoving = false;
     this.tick = null;
     cancelAnimationFrame(this.frame);
+    this.show();
+  }
+
+  /** Stay at the same time after a change of the design. @param {number} ratio of the axes */
+  keep(ratio) {
+    if (this.tick === null) return;
+    if (!this.chart.hasData) return this.stop();
+    this.tick = Math.min(this.tick * ratio, this.last);
     this.show();
   }
 
@@ -111,7 +132,7 @@ export class Play {
     this.pause.textContent = this.isMoving ? "❚❚" : "▶";
     this.pause.setAttribute("aria-label", this.isMoving ? "Pause (Space)" : "Play (Space)");
     const [layer] = chart.data.layers;
-    this.time.textContent = tick === null || !layer ? "" : amount(tick * layer.scale, layer.unit);
+    this.time.textContent = tick === null || !layer ? "" : timeText(tick * layer.scale, layer.unit);
     chart.toolbar.refresh();
     chart.overpaint();
   }
@@ -137,7 +158,18 @@ export class Play {
     const { frame, plan, colours } = chart;
     const x = clamp(frame.x(tick), frame.left, frame.right);
     context.fillStyle = css(colours.background, 0.93);
-    context.fillRect(x, AXIS, frame.right - x, plan.height - AXIS);
+    const cover = (/** @type {number} */ top, /** @type {number} */ bottom) =>
+      context.fillRect(x, top, frame.right - x, bottom - top);
+    cover(AXIS, frame.bottom);
+    clipped(context, { left: x, right: plan.width, top: AXIS, bottom: frame.bottom }, () =>
+      paintTitles(context, chart),
+    );
+    let below = frame.bottom;
+    for (const { y } of stripTitles(plan)) {
+      cover(below, y);
+      below = y + TITLE;
+    }
+    cover(below, plan.height);
     for (const layer of chart.rows.flat()) this.paintMessages(context, layer, tick, x);
   }
 

@@ -132,6 +132,11 @@ export class Selection {
     });
   }
 
+  /** Drop an area of a measured timeline, which is not shown while the order is edited. */
+  leaveMeasured() {
+    if (this.area?.layer.over) this.leave();
+  }
+
   /**
    * Keep the area after a change of the design, if its lanes still exist.
    * @param {Data} data @param {number} ratio of the axes

@@ -6,7 +6,7 @@
 import { count, percent } from "../kit/numbers.js";
 import { linkFacts } from "./link_lanes.js";
 import { memoryPartsAt } from "./memory_parts.js";
-import { amount, bytes, flops } from "./units.js";
+import { amount, bytes, flops, timeText } from "./units.js";
 
 /** @typedef {[name: string, value: string]} Fact */
 
@@ -94,13 +94,6 @@ function times(layer, span) {
     ["Start", timeText(layer.start[span] * layer.scale, layer.unit)],
     ["End", timeText(layer.end[span] * layer.scale, layer.unit)],
   ];
-}
-
-/** @param {number} value @param {string} unit */
-function timeText(value, unit) {
-  const text = amount(value, unit);
-  if (unit === "s") return text;
-  return `${text} ${text === "1" ? "unit" : "units"}`;
 }
 
 /** @param {string} name @param {number} size @param {number} duration @returns {Fact} */

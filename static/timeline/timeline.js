@@ -182,6 +182,7 @@ export class Chart {
     this.tooltip.hide();
     this.arrangeRows();
     this.selection.keep(this.data, ratio);
+    this.toolbar.play.keep(ratio);
     this.search.ask();
     this.edit.onData();
     this.refresh();
@@ -364,11 +365,12 @@ export class Chart {
     else if (place) this.view.show(place);
   }
 
-  /** Unpin all lanes and show lanes that were hidden, for another design. */
+  /** Unpin all lanes, show lanes that were hidden, and stop playing, for another design. */
   resetLanes() {
     this.kept.clear();
     this.filter.set("");
     this.collapse.reset();
+    this.toolbar.play.stop();
   }
 
   /** Close the topmost panel or clear the latest selection. */

@@ -15,6 +15,13 @@ export function amount(value, unit) {
   return size ? `${threeDigits(value * 1e6)}${THIN_SPACE}µs` : `0${THIN_SPACE}s`;
 }
 
+/** A time as text where no axis or head of a table names its unit. @param {number} value @param {string} unit */
+export function timeText(value, unit) {
+  const text = amount(value, unit);
+  if (unit === "s") return text;
+  return `${text} ${text === "1" ? "unit" : "units"}`;
+}
+
 /** @param {number} value */
 export const bytes = (value) => withPrefix(value, "B");
 

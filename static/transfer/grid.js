@@ -12,6 +12,8 @@ import { Raster } from "./raster.js";
 
 const MARGIN = { left: 36, top: 18, right: 2, bottom: 2 };
 const LABEL_DISTANCE = { across: 32, down: 18 }; // least distance of the numbers of cuts in CSS pixels
+const DIGIT = 6.5; // width of a digit of these numbers in CSS pixels
+const LABEL_GAP = 8; // CSS pixels beside a number
 const NAME_SIZE = { across: 56, down: 34 }; // width of the name of a ruler in CSS pixels
 const MANY = 600; // number of pieces from which the pieces are painted as one image
 export const OPACITY = { tint: 0.24, strong: 0.5, faint: 0.08, pale: 0.28 }; // number of colours in the style sheet
@@ -65,7 +67,8 @@ export class Grid {
     const { clientWidth: width, clientHeight: height } = this.box;
     if (!this.picture || width < 60 || height < 40) return;
     const { columns, rows } = this.picture;
-    const [x, y] = [rows.length ? MARGIN.left : 2, columns.length ? MARGIN.top : 2];
+    const left = Math.max(MARGIN.left, labelWidth(rows[0] ?? { cuts: [] }) + LABEL_GAP);
+    const [x, y] = [rows.length ? left : 2, columns.length ? MARGIN.top : 2];
     this.area = { x, y, width: width - x - MARGIN.right, height: height - y - MARGIN.bottom };
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const pieces = this.isRaster
@@ -191,13 +194,16 @@ export class Grid {
    * @param {Dim} dim @param {number} size @param {"across" | "down"} way
    */
   cuts({ dim, cuts, at }, size, way) {
+    const width = way === "across" ? labelWidth({ cuts }) : 0;
+    const distance = Math.max(LABEL_DISTANCE[way], width + LABEL_GAP);
+    const most = size - Math.max(12, width / 2);
     const ends = this.side ? this.picture[this.side].ends[dim] : null;
-    let last = -LABEL_DISTANCE[way];
+    let last = -distance;
     const found = [];
     for (let i = 1; i < cuts.length - 1; i++) {
       const along = at[i] * size;
-      const isInside = along >= NAME_SIZE[way] && along <= size - 12;
-      if (along - last < LABEL_DISTANCE[way] || !isInside || (ends && !ends.includes(cuts[i]))) continue;
+      const isInside = along >= NAME_SIZE[way] && along <= most;
+      if (along - last < distance || !isInside || (ends && !ends.includes(cuts[i]))) continue;
       found.push({ along, cut: String(cuts[i]) });
       last = along;
     }
@@ -210,6 +216,9 @@ export class Grid {
     return palette[this.picture.hosts.indexOf(host) % palette.length];
   }
 }
+
+/** The width of the longest number of a cut in CSS pixels. @param {Pick<Dim, "cuts">} dim */
+const labelWidth = ({ cuts }) => String(cuts.at(-2) ?? "").length * DIGIT;
 
 /** @param {number} x @param {number} y @param {string} words @param {string} kind @param {string | null} [fill] */
 export function text(x, y, words, kind, fill = null) {

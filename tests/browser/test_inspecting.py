@@ -566,6 +566,9 @@ def choose_group(drawn: Drawn, name: str) -> None:
 def test_lanes_are_grouped_by_node_and_groups_collapse_by_pointer_and_by_keys(drawn: Drawn) -> None:
     drawn.show(grouped_design(64, 64, 8))
     assert drawn.ask("groups") == []  # until somebody groups
+    drawn.press_key("Shift+g")
+    expect(drawn.page.get_by_role("menu", name="Groups of lanes")).to_have_text("No groupsNode")  # nothing to collapse
+    drawn.page.keyboard.press("Escape")
 
     choose_group(drawn, "Node")
     assert [group["name"] for group in drawn.ask("groups")] == [f"node {number}" for number in range(8)]

@@ -334,6 +334,19 @@ def test_empty_ranks_and_slices_that_stay_in_place_are_marked(shown: Callable[..
     expect(page.locator(".mw-tr-task[data-on]")).to_have_count(0)
 
 
+def test_the_numbers_of_cuts_of_large_dims_are_shown_in_full(shown: Callable[..., Shown]) -> None:
+    lab = shown()
+    shape = lab.page.get_by_label("Tensor: Shape")
+    shape.fill("1000000 x 1000000")
+    shape.press("Enter")
+
+    cuts = lab.page.locator('[data-card="tasks"] .mw-tr-ruler')
+    expect(cuts.first).to_have_text("333334")
+
+    for cut in cuts.all():
+        assert cut.evaluate("at => at.getBBox().x") >= 0, cut.text_content()
+
+
 def test_many_tasks_are_drawn_as_one_image_and_can_be_selected(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 

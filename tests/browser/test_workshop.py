@@ -112,11 +112,14 @@ def test_a_workshop_from_joining_to_its_results(
     expect(board.get_by_role("row", name=re.compile("Grace"))).to_be_visible()
 
     # The teacher tells, points and pauses.
-    board.get_by_label("Message to all learners").fill("Welcome")
+    board.get_by_label("Message to all learners").fill(f"Welcome to https://{'x' * 250}")
     board.get_by_role("button", name="Send to everyone").click()
     board.get_by_label("Class step").select_option("02-bubbles-and-microbatches 1")
     board.get_by_role("button", name="Send learners to this step").click()
     expect(learner_strip(page)).to_contain_text("Welcome")
+    for shown in (page.locator(".mw-class-message"), board.locator(".mw-board-told")):
+        assert shown.evaluate("at => at.scrollWidth <= at.clientWidth || !at.clientWidth")
+        assert shown.evaluate("at => at.getBoundingClientRect().right <= innerWidth")
     page.get_by_role("button", name="Go to the class step").click()
     expect(page.locator(".mw-lesson-body h2")).to_be_visible()
     expect(page.get_by_role("button", name="Go to the class step")).to_be_hidden()

@@ -76,12 +76,15 @@ def test_an_edit_of_the_design_ends_the_simulation(session: Session, tab: Slowdo
     assert (session.slowed, tab.result) == (None, "")
 
 
-def test_an_impossible_slowdown_is_refused_and_draws_nothing(session: Session, tab: Slowdowns) -> None:
+def test_an_impossible_slowdown_is_refused_and_ends_the_earlier_simulation(session: Session, tab: Slowdowns) -> None:
+    simulate(tab, device=1)
+    assert session.slowed is not None
+
     refused = simulate(tab, device=99)
 
     assert refused is not None
     assert "device 99 belongs to no mesh" in refused
-    assert session.slowed is None
+    assert (session.slowed, tab.result) == (None, "")
 
 
 def test_the_stragglers_of_a_run_that_a_link_names_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

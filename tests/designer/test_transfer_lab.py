@@ -284,6 +284,23 @@ def test_an_input_is_refused_or_shown_as_it_was_parsed(path: str, text: str) -> 
     assert edits.set_field_text(changed, path, transfer_fields.field_texts(changed)[path]) == changed
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        ("links.inter_node.latency_s", "-1 us", "-1 µs should be at least 0 s"),
+        ("links.intra_node.latency_s", "1e9 s", "1000000000 s should be at most 1000000 s"),
+        ("links.inter_node.bandwidth", "1e30 B/s", "1000000000000000 PB/s should be at most 1000000000 PB/s"),
+        ("tensor.item_bytes", "100", "100 should be at most 64"),
+    ],
+)
+def test_an_amount_out_of_range_is_reported_in_the_unit_of_its_field(path: str, text: str, message: str) -> None:
+    opened = Opened(rows())
+
+    opened.send_gesture("set", path=path, text=text)
+
+    assert opened.view.troubles == {path: message}
+
+
 def test_a_refused_field_changes_nothing() -> None:
     opened = Opened(rows())
 

@@ -38,7 +38,24 @@ test("an area is written as CSV, with times in seconds and texts quoted where th
   assert.equal(lines.length, 5); // two forwards, a transfer of no length, and the end of the file
   const [mesh, rest] = lines[1].split('",');
   assert.equal(mesh, '"A, ""left""');
-  assert.ok(rest.startsWith("0F0,forward,0,0,,0,"));
+  assert.equal(rest, "0F0,forward,0,0,,0,1,1"); // not 0.999999999, although times are rounded to ticks
+});
+
+test("the CSV of an area has the transfers from and to its meshes, as its metrics count them", () => {
+  const lines = areaCsv({ layer: layer(), from: tick(0.5), to: tick(9), ranks: [1] }, { names, words: {} }).split(
+    "\r\n",
+  );
+  const transfers = lines.filter((line) => line.includes("SEND")).map((line) => line.split(",").slice(0, 6));
+
+  assert.deepEqual(
+    transfers.map(([mesh, action, , , , to]) => [mesh, action, to]),
+    [
+      ["A", "0SEND_F0", "B"],
+      ["A", "0SEND_F1", "B"],
+      ["B", "1SEND_B0", "A"],
+      ["B", "1SEND_B1", "A"],
+    ],
+  );
 });
 
 test("the transfers under way at a time are found", () => {

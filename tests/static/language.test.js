@@ -88,6 +88,17 @@ test("a share that is too small for a digit is translated, alone and in a text",
   assert.equal(german().translate("under 0.1% of the iteration"), "unter 0.1% der Iteration");
 });
 
+test("the conditions of a task are translated with their numbers and values", () => {
+  const [table, unmet] = [german(), "the design does not meet this condition: "];
+  assert.equal(table.translate("Sequences per step at least 32"), "Sequenzen pro Schritt mindestens 32");
+  assert.equal(table.translate("Memory per device = 40 GB"), "Speicher pro Gerät = 40 GB");
+  assert.equal(table.translate("Peak memory of rank 0 less than 8 MB"), "Spitzenspeicher von Rank 0 weniger als 8 MB");
+  assert.equal(
+    table.translate(`${unmet}Fits in memory = yes; its value is no`),
+    "der Entwurf erfüllt diese Bedingung nicht: Passt in den Speicher = ja; sein Wert ist nein",
+  );
+});
+
 test("a message with clauses is translated as a whole after the name of its place", () => {
   const place = new Dictionary({
     model: "Modell",

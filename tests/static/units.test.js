@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { clamp, count, percent, roundUp } from "../../static/kit/numbers.js";
 import { ink, luminance, mix, pixel, rgb } from "../../static/kit/palette.js";
 import { axisText, axisUnit, ticks } from "../../static/timeline/ticks.js";
-import { amount, bytes, flops } from "../../static/timeline/units.js";
+import { amount, bytes, flops, timeText } from "../../static/timeline/units.js";
 import { bytes as linkBytes, listRanks, seconds } from "../../static/transfer/format.js";
 
 const CASES = JSON.parse(readFileSync(new URL("percentages.json", import.meta.url), "utf8"));
@@ -24,6 +24,11 @@ test("seconds and bytes have three digits and the unit that fits", () => {
     ["512 B", "2 kB", "80.5 GB"],
   );
   assert.equal(plain(flops(3.12e14)), "312 TFLOP");
+});
+
+test("a time in unit costs has its unit as a word, in the singular for one", () => {
+  assert.deepEqual([timeText(1, "units"), timeText(24.77, "units")], ["1 unit", "24.8 units"]);
+  assert.equal(plain(timeText(0.0124, "s")), "12.4 ms");
 });
 
 test("a share reads the same as Python writes it", () => {

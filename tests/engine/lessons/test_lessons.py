@@ -99,6 +99,8 @@ def problems(folder: Path, text: str) -> list[str]:
         ("meshes[0].axes.tp", "tp of rank 0"),
         ("fits", "Fits in memory"),
         ("mfu", "MFU"),
+        ("tokens_per_s", "Tokens per second"),
+        ("training.micro_batch_size", "Microbatch size"),
     ],
 )
 def test_a_number_has_a_title_that_is_no_key_of_the_document(number: str, title: str) -> None:
@@ -146,7 +148,7 @@ def test_a_task_reports_each_condition_with_its_number(tmp_path: Path) -> None:
     verdict = judge_task(lesson, check, lesson.prediction("start"))
 
     assert not verdict.passed
-    assert [(each.text, each.value) for each in verdict.conditions] == [("Bubble ratio under 24.5%", "27.3%")]
+    assert [(each.text, each.value) for each in verdict.conditions] == [("Bubble ratio less than 24.5%", "27.3%")]
     assert judge_task(lesson, check, lesson.prediction("more")).passed
 
 

@@ -97,6 +97,9 @@ def test_people_join_with_the_code_and_a_name_of_their_own(classroom: Classroom)
     assert refused_code(classroom.join, classroom.code, "ada lovelace") == "workshop_name_taken"
     assert refused_code(classroom.join, classroom.code, " ") == "workshop_name"
     assert refused_code(classroom.join, classroom.code, "x" * 41) == "workshop_name"
+    assert refused_code(classroom.join, classroom.code, "\u200b\u2060") == "workshop_name"
+    for twin in ("Ada Love\u200blace", "\u202eAda Lovelace"):  # they look like the first one, or turned around
+        assert refused_code(classroom.join, classroom.code, twin) == "workshop_name_taken"
     assert classroom.find_by_key("") is None
     assert join(classroom, "Grace") != ada
 
