@@ -117,7 +117,7 @@ def test_the_transfers_of_the_critical_path_add_up_by_port(prediction: Predictio
     by_port = ask.seconds_by_port()
 
     parts = ask.path.seconds_by_category
-    assert sum(by_port.values()) == pytest.approx(parts["transfer"] + parts["reduction"], abs=1e-9)
+    assert sum(by_port.values()) == pytest.approx(parts["transfer"] + parts["reduction"] + parts["gather"], abs=1e-9)
     assert list(by_port.values()) == sorted(by_port.values(), reverse=True)
 
 
