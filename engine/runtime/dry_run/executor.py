@@ -274,9 +274,8 @@ class WaitingExecutor(Executor):
     """Executor of a dry run: runs the same actions as training, and waits for the modelled time of each.
 
     A computation that contains communication waits in equal parts, with a real exchange after each part, and collectives
-    of sharded state beside it. On emulated
-    links, the two computations of a slot alternate at their exchanges, as in training; the buckets of gradients of such
-    a slot are reduced after it, in their own rows.
+    of sharded state beside it. On emulated links, the two computations of a slot alternate at their exchanges, as in
+    training; the buckets of gradients of such a slot are reduced after it, in their own rows.
     """
 
     def __init__(
@@ -334,10 +333,10 @@ class WaitingExecutor(Executor):
         has_beside = bool(beside) and self._collectives is not None
         if not has_exchanges and not has_beside and row not in self._waits.early:
             return lambda: device.compute(total_ns, sends)
+        actions = self._actions[slot.row : slot.last + 1]
         if has_exchanges and self._pieces is not None and slot.last > slot.row:
             both = [self._bind_alternating_computation(each, flows[0], self._pieces) for each in (slot.row, slot.last)]
-            return lambda: self._turns.run(*both)
-        actions = self._actions[slot.row : slot.last + 1]
+            return self._bind_alternating_slot(actions, both, beside)
         starts = self._collectives.bind(actions, 1 / len(flows)) if has_exchanges and self._collectives else []
         starts_beside = (
             self._collectives.bind_beside(actions, 1 / len(beside)) if has_beside and self._collectives else []
@@ -378,6 +377,20 @@ class WaitingExecutor(Executor):
         arrived = time.perf_counter_ns()
         if self._device.shares_links or is_late(0, requested, arrived):
             self._device.extend_until(self._exchange_end(flow, requested, arrived))
+
+    def _bind_alternating_slot(
+        self, actions: Sequence[Action], both: Sequence[Callable[[], None]], beside: Sequence[int]
+    ) -> Callable[[], None]:
+        """Return a function that runs two alternating computations, with their sharded state beside them as a whole."""
+        starts = self._collectives.bind_beside(actions, 1.0) if beside and self._collectives else []
+
+        def run() -> None:
+            works = [start() for start in starts]
+            self._turns.run(*both)
+            if works:
+                self._finish_beside(works, beside[-1])
+
+        return run
 
     def _bind_alternating_computation(self, row: int, flow: int, find_pieces: FindPieces) -> Callable[[], None]:
         """Return a function that waits for the modelled time of a computation that shares a slot with another one.
