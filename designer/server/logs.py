@@ -12,6 +12,8 @@ from tornado.websocket import WebSocketClosedError
 
 LONGEST_LINE = 2_000
 """Largest number of characters of a log line; Bokeh logs unreadable messages of up to 20 MB in full."""
+SOCKETS = "meshwave.designer.server.sockets"
+"""Module that passes every message of a page on to Bokeh."""
 _TOO_LONG = re.compile(rf"^(.{{{LONGEST_LINE}}})(.+)$", re.MULTILINE)
 
 
@@ -37,7 +39,8 @@ def _reports_bad_message(record: logging.LogRecord) -> bool:
     if not record.name.startswith("bokeh.server") or not record.exc_info:
         return False
     frames = walk_tb(record.exc_info[2])
-    return not any(str(frame.f_globals.get("__name__", "")).startswith("meshwave.") for frame, _ in frames)
+    modules = {str(frame.f_globals.get("__name__", "")) for frame, _ in frames} - {SOCKETS}
+    return not any(module.startswith("meshwave.") for module in modules)
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:

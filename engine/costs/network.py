@@ -132,7 +132,7 @@ class NetworkBuilder:
         if not usage or seconds <= 0:
             return
         phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
-        if measured:  # computations of a measured run may be shorter
+        if measured:  # a given or measured computation may be shorter
             seconds = min(seconds, float(self.seconds[row]))
         else:
             seconds = max(seconds, phases * self._latency_s(usage) + self._port_seconds(usage))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import sys
 from collections.abc import Callable
 
+import pytest
+from bokeh.protocol import Protocol
+from bokeh.protocol.receiver import Receiver
 from tornado.websocket import WebSocketClosedError
 
-from meshwave.designer.server.logs import LONGEST_LINE, LogFormatter, is_worth_logging
+from meshwave.designer.server.logs import LONGEST_LINE, SOCKETS, LogFormatter, is_worth_logging
+from meshwave.designer.server.sockets import RateLimitedSocket
 
 
 def format_record(message: str, *args: object) -> str:
@@ -63,3 +68,25 @@ def test_a_traceback_is_logged_completely() -> None:
         record = logging.LogRecord("bokeh", logging.ERROR, __file__, 1, "x" * 10_000, (), sys.exc_info())
 
     assert LogFormatter("a-secret").format(record).endswith("ValueError: [token] is wrong")
+
+
+def test_a_frame_that_bokeh_cannot_read_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    class Page(RateLimitedSocket):
+        def __init__(self) -> None:
+            self.receiver = Receiver(Protocol())
+
+        def close(self, code: int | None = None, reason: str | None = None) -> None:
+            """The page does not exist."""
+
+    async def send() -> None:
+        page = Page()
+        for frame in ('{"msgid": "1", "msgtype": "unknown"}', "{}", "{}"):
+            await page.on_message(frame)
+
+    with caplog.at_level(logging.ERROR, "bokeh.server"):
+        asyncio.run(send())
+
+    assert RateLimitedSocket.__module__ == SOCKETS
+    texts = [LogFormatter("a-secret").format(record) for record in caplog.records]
+    assert any("KeyError('unknown')" in text for text in texts)
+    assert not any("Traceback" in text for text in texts)

@@ -180,6 +180,9 @@ class CalibratedCost(OperatorCost):
     def measures_collectives(self, design: Design) -> bool:
         return bool(self.load().collectives)
 
+    def measures_stages(self, design: Design) -> bool:
+        return super().measures_stages(design) or bool(self.load().actions)
+
     def link_sharing(self, design: Design) -> LinkSharing:
         return link_sharing(self.load().contention)
 

@@ -157,7 +157,8 @@ class OperatorCost(CostModel):
                 StateFlows(gather_messages(design, program, held), gathers),
                 StateFlows(reduction_messages(design, program, held), scatters),
             )
-            add_state_flows(builder, design, kinds, layers, *flows, measured=measured)
+            known = measured or self.measures_stages(design)
+            add_state_flows(builder, design, kinds, layers, *flows, measured=known)
         if (step_waits := self.update_exchange_seconds(design, program, held)).any():
             sent = step_messages(design, program, held)
             add_step_exchanges(builder, kinds, sent, step_waits, measured=measured)
@@ -173,6 +174,10 @@ class OperatorCost(CostModel):
     def measures_collectives(self, design: Design) -> bool:
         """Return True if the seconds of collectives are measured and therefore include their bottlenecks."""
         return False
+
+    def measures_stages(self, design: Design) -> bool:
+        """Return True if the seconds of computations are given or measured, with the collectives beside them."""
+        return given_seconds(design) is not None
 
     def slot_seconds(
         self,

@@ -341,3 +341,15 @@ def test_the_layers_of_a_block_use_the_same_lines(design: Make) -> None:
 
     assert parts.forward == pytest.approx(prices.layer.forward - FORWARD["block"])
     assert np.isclose(parts.backward, prices.layer.backward - 2 * FORWARD["block"])
+
+
+def test_measured_actions_are_as_fast_as_measured_also_beside_gathers(design: Make) -> None:
+    """The run whose forwards took half the predicted time also gathered its weights in that time."""
+    slow = {"devices_per_node": 1, "nodes": 8, "inter_node": {"latency_s": 1e-6, "bandwidth": 1e9}}
+    state = {"sharding": "parameters", "unsharded_stages": 0}
+    made = calibrated_design(design, 2, dp=2, cluster=slow, training=state)
+    equal, halved = (program_costs(made, profile_of_actions({"op": "F", "seconds": seconds})) for seconds in (1.0, 0.5))
+
+    forwards = lower(made).op == Op.F
+
+    assert halved.seconds[forwards] == pytest.approx(equal.seconds[forwards] / 2)

@@ -239,6 +239,41 @@ def test_gathers_and_scatters_of_all_microbatches_pass_the_nics(name: str, per_m
     assert prediction.timeline.makespan > sent / FAR["bandwidth"]
 
 
+def test_given_costs_of_stages_are_kept_where_gathers_would_take_longer() -> None:
+    column = [0.2, 0.2]
+    given = {"kind": "roofline", "stage_costs": {"forward": column, "input": column, "weight": column}}
+    meshes, state = [([0, 2], 1), ([1, 3], 1)], {"sharding": "parameters", "unsharded_stages": 0}
+    designs = [
+        design_of({"schedule": "1f1b"}, meshes, training={**TRAINING, **state}, **cost)
+        for cost in ({}, {"cost": given})
+    ]
+    model, kept = map(predict, designs)
+    forwards = kept.program.op == Op.F
+
+    assert kept.costs.seconds[forwards] == pytest.approx(0.2)
+    assert model.costs.seconds[forwards].min() > 0.5
+
+
+def test_short_documents_take_at_least_as_long_as_the_gathers_beside_them() -> None:
+    """The switch of the node slows the gathers."""
+    shape = {"layers": 16, "hidden": 64, "heads": 4, "ffn": 256, "sequence": 128, "vocab": 256}
+    state = {"micro_batch_size": 2, "sharding": "parameters", "unsharded_stages": 0}
+    documents = {"document_end": 10, "document_lengths": [16], "pad_documents": True}
+    costs = predict(
+        design_of(
+            {"schedule": "1f1b"},
+            [([0, 1], 1)],
+            cluster_of(intra_node={"latency_s": 1e-6, "bandwidth": 1e10}, node_bandwidth=1.2e10),
+            model={"kind": "transformer", "positions": {"kind": "rope"}, **shape},
+            training={**state, **documents},
+        )
+    ).costs
+
+    assert costs.network is not None
+    assert costs.network.beside_s.max() > 0
+    assert (costs.seconds >= costs.network.beside_s).all()
+
+
 def test_both_ends_of_a_pipeline_sum_the_gradients_of_a_tied_table_over_their_link() -> None:
     shape = {"layers": 16, "hidden": 256, "heads": 4, "sequence": 128, "vocab": 4096}
     tied = {"kind": "transformer", "tied_embeddings": True, **shape}
