@@ -94,6 +94,7 @@ MESSAGES: dict[str, Message] = {
     "query_without_number": 'the number of the {kind} is missing; write it as in "{kind} 2"',
     "repeated_condition": "a search can name only one {kind}",
     # calibration profiles
+    "action_of_transfer": "a search can name only one kind of action; to find these transfers, type {action}",
     "unwritable_profiles": "cannot store profiles in {folder}: {reason}",
     "profile_of_another_setup": (
         "some parts cannot be added to the profile {name}, because it was measured with other values of {fields:list}; "
