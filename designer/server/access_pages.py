@@ -175,4 +175,8 @@ class AccessForm(AccessPage, ABC):
         root = self.access.site.root
         shown = {"title": self.title, "root": root, "heading": self.heading, "refusal": refusal, "button": self.button}
         shown["translate"] = "no" if self.has_named_heading else "yes"
-        self.write(FORM.format(translation=TRANSLATION, fields="\n".join(fields), **{key: escape(text) for key, text in shown.items()}))
+        self.write(
+            FORM.format(
+                translation=TRANSLATION, fields="\n".join(fields), **{key: escape(text) for key, text in shown.items()}
+            )
+        )
