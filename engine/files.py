@@ -76,6 +76,8 @@ def find_design(name: str) -> Path:
         raise Refusal("unreadable_file", {"path": repr(name[:80]), "reason": reason}) from None
     if name in known:
         return known[name]
+    if path.is_symlink():
+        raise Refusal("unreadable_file", {"path": name, "reason": "it is a link to itself or to a missing file"})
     siblings = [str(path.with_name(each.name)) for each in sorted(path.parent.glob("*.json"))]
     wanted = path.stem if path.parent == Path() else name
     close = get_close_matches(name, siblings, n=1) or get_close_matches(wanted, known, n=1)

@@ -20,7 +20,8 @@ from pygments.token import Comment, String
 ROOT = Path(__file__).parents[1]
 PYTHON = (
     "designer/canvases", "designer/forms", "designer/kit", "designer/lessons", "designer/pages", "designer/state",
-    "designer/views", "designer/server/administration.py", "designer/server/usage.py", "engine/lessons/checks.py",
+    "designer/views", "designer/server/administration.py", "designer/server/people_access.py", "designer/server/usage.py",
+    "designer/server/workshop_access.py", "engine/lessons/checks.py",
     "engine/lessons/quantities.py", "engine/messages", "engine/predict",
     "engine/document/differences.py", "engine/experts", "engine/program/action.py", "engine/runs", "engine/runtime/communication/world.py", "engine/runtime/dry_run/message_sizes.py", "engine/schedules",
 )  # fmt: skip
@@ -162,15 +163,17 @@ _PLURAL = re.compile(r"\{[^{}|]*:plural\|([^{}|]*)\|([^{}|]*)\}")
 _WORDS = re.compile(r"[A-Za-z]{2}.*[ ].*[A-Za-z]{2}|^[A-Z][a-z]+([.:…]| …)?$", re.S)
 _CODE = re.compile(
     r"mw-|^[-./:~(]*[.#[-][a-z]|^[A-Z]\d|^(meshes|pipeline|data|rgb|var|button|input|color-mix)[.(,-]|sans-serif|\bpx\b|minmax"
-    r"|^\((prefers|resolution)|charset|<link|@font-face|^export const|immutable|/advanced |-hint |noopener|cpu_op|^static/|Ctrl\+Y"
+    r"|^\((prefers|resolution)|charset|<(link|meta|script) |autocomplete=|@font-face|^export const|immutable|/advanced |-hint |noopener|cpu_op|^static/|Ctrl\+Y"
     r'|^translate\(|^calc\(|%s|^"tabs"|   |--json lists|\$|^#|^(exec|cd|link|addr|route|qdisc|netns|rto_min|scontrol) '
     r"|^(SELECT|INSERT|UPDATE|DELETE|ALTER|PRAGMA|BEGIN) |^rm -f"
 )
 _KEYS = frozenset(
     ("Enter", "Escape", "Tab", "Home", "End", "Backspace", "Delete", "Shift", "Alt", "Control", "Meta", "Space")
 )
-_ANSWERS = frozenset(("Complete", "Completed", "Failed", "Suspended", "True", "Invalid job id", "Reason", "Partition"))
-"""Words in the answers of Kubernetes and Slurm."""
+_ANSWERS = frozenset(
+    ("Complete", "Completed", "Failed", "Suspended", "True", "Invalid job id", "Reason", "Partition", "Lax")
+)
+"""Words in the answers of Kubernetes and Slurm, and in cookies."""
 
 
 def is_shown(text: str) -> bool:

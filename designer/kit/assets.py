@@ -117,9 +117,12 @@ _CONTENT_TYPES: Final = {".json": "application/json; charset=utf-8", ".woff2": "
 _PRELOADED = "".join(
     f'<link rel="modulepreload" href="{_module_url(name)}">' for name in _MODULES if name not in _HEAD_SCRIPTS
 )
+_LANGUAGES = f'<meta name="meshwave-languages" content="{escape(json.dumps(_locale_urls()))}">'
+TRANSLATION: Final = f'{_LANGUAGES}<script type="module" src="{_module_url(_WIDGETS)}"></script>'
+"""Elements that show a page without widgets in the language of the user, or of a link with ``?lang=``."""
 HEAD: Final = (
     f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}{_font_faces()}'
-    f'<meta name="meshwave-languages" content="{escape(json.dumps(_locale_urls()))}">{{% endblock %}}'
+    f"{_LANGUAGES}{{% endblock %}}"
     '{% block postamble %}<meta name="mw-signed-in-as" content="{{ signed_in_as | e }}">'
     f"<script>{read_static(_THEME)}{read_static(_ADDRESS)}</script>{{% endblock %}}"
 )

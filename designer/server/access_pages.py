@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tornado.web import RequestHandler
 
+from meshwave.designer.kit.assets import TRANSLATION
 from meshwave.engine.errors import MeshwaveError
 
 PAGES = ("/", "/start", "/transfer", "/admin", "/board")
@@ -93,7 +94,7 @@ class SignOut(AccessPage):
 
 FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
-<link rel="icon" href="{root}/favicon.ico">
+<link rel="icon" href="{root}/favicon.ico">{translation}
 <style>
   :root {{ color-scheme: light dark; font: 16px Roboto, system-ui, sans-serif; }}
   body {{ margin: 0; background: light-dark(#edeff3, #0e0f13); color: light-dark(#1b1d23, #e8eaf0); }}
@@ -111,7 +112,7 @@ FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
   input[name=code] {{ letter-spacing: 0.2em; text-transform: uppercase; }}
   [role=alert] {{ color: light-dark(#b3261e, #ffb4ab); }}
 </style>
-<form method="post"><h1>{heading}</h1>
+<form method="post"><h1 translate="{translate}">{heading}</h1>
 {fields}
 <div role="alert">{refusal}</div><button>{button}</button></form></html>"""
 
@@ -120,8 +121,10 @@ class AccessForm(AccessPage, ABC):
     """Request handler of a form with which people sign in."""
 
     title = button = ""
-    fields: ClassVar[Mapping[str, str]] = {}
-    """HTML of the label and the input of each value, by name; ``{value}`` is the typed value."""
+    fields: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Label and HTML attributes of the input of each value, by name."""
+    has_named_heading = False
+    """True if the heading is a name that people chose, which is not translated."""
     kept: ClassVar[tuple[str, ...]] = ()
     """Names of the values that the form keeps after a refusal."""
 
@@ -165,7 +168,15 @@ class AccessForm(AccessPage, ABC):
         return self.request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
 
     def _send_form(self, refusal: str, values: Mapping[str, str]) -> None:
-        fields = [text.format(value=escape(values.get(name, "")[:100])) for name, text in self.fields.items()]
+        fields = [
+            f"<label>{escape(label)}<input name='{name}' value='{escape(values.get(name, '')[:100])}' {attributes}></label>"
+            for name, (label, attributes) in self.fields.items()
+        ]
         root = self.access.site.root
         shown = {"title": self.title, "root": root, "heading": self.heading, "refusal": refusal, "button": self.button}
-        self.write(FORM.format(fields="\n".join(fields), **{key: escape(text) for key, text in shown.items()}))
+        shown["translate"] = "no" if self.has_named_heading else "yes"
+        self.write(
+            FORM.format(
+                translation=TRANSLATION, fields="\n".join(fields), **{key: escape(text) for key, text in shown.items()}
+            )
+        )

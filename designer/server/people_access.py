@@ -117,14 +117,8 @@ class SignIn(AccessForm):
 
     title, button = "Sign in to Meshwave", "Sign in"
     fields: ClassVar = {
-        "name": (
-            '<label>Name<input name="name" value="{value}" required autocomplete="username" maxlength="64" '
-            "autofocus></label>"
-        ),
-        "token": (
-            '<label>Personal token<input name="token" type="password" required autocomplete="current-password" '
-            'maxlength="200"></label>'
-        ),
+        "name": ("Name", 'required autocomplete="username" maxlength="64" autofocus'),
+        "token": ("Personal token", 'type="password" required autocomplete="current-password" maxlength="200"'),
     }
     kept: ClassVar = ("name",)
 

@@ -82,21 +82,16 @@ class Join(AccessForm):
 
     button = "Join the workshop"
     fields: ClassVar = {
-        "code": (
-            "<label>Code on the teacher's screen\n"
-            '<input name="code" value="{value}" required autocomplete="off" maxlength="20" autofocus></label>'
-        ),
-        "name": (
-            '<label>Your name<input name="name" value="{value}" required autocomplete="nickname" '
-            f'maxlength="{LONGEST_NAME}"></label>'
-        ),
+        "code": ("Code on the teacher's screen", 'required autocomplete="off" maxlength="20" autofocus'),
+        "name": ("Your name", f'required autocomplete="nickname" maxlength="{LONGEST_NAME}"'),
     }
     kept: ClassVar = ("code", "name")
+    has_named_heading = True
 
     @property
     def title(self) -> str:  # type: ignore[override]
         """The title of the page."""
-        return f"Join: {self.heading}"
+        return f"Join “{self.heading}”"
 
     @property
     def heading(self) -> str:

@@ -34,6 +34,7 @@ class Slowdowns(Canvas):
     stragglers = param.List(
         default=[], doc="Code, location and message of each straggler, and the field values that simulate it, if any."
     )
+    has_run = param.Boolean(default=False, doc="Whether a run is shown, in which stragglers can be found.")
     links = param.List(default=[], doc="Value and title of each link between meshes that exchange messages.")
     fields = param.Dict(default=dict(NO_SLOWDOWN), doc="Values of the fields of the simulated slowdown.")
     result = param.String(default="", doc="Step time with the slowdown, and the loss of throughput, as text.")
@@ -43,7 +44,7 @@ class Slowdowns(Canvas):
         self._session, self._followed = session, followed
         session.param.watch(lambda *_: self._follow_design(), "prediction")
         session.param.watch(lambda *_: self._forget_result(), "slowed")
-        followed.param.watch(lambda *_: self._list_stragglers(), "stragglers")
+        followed.param.watch(lambda *_: self._list_stragglers(), ["stragglers", "run"])
         self._follow_design()
 
     def _follow_design(self) -> None:
@@ -58,6 +59,7 @@ class Slowdowns(Canvas):
     def _list_stragglers(self) -> None:
         shown, prediction = self._followed.shown, self._session.prediction
         is_open = shown is not None and prediction is not None and shown.has_same_program(prediction)
+        self.has_run = shown is not None
         self.stragglers = [
             {
                 "code": each.code,
@@ -72,6 +74,9 @@ class Slowdowns(Canvas):
         """Simulate a step with the slowdown of the fields, and draw the step above the predicted one."""
         prediction = self._session.current_prediction("simulate")
         slowdown = _read_fields(gesture, prediction, dict(self.links))
+        if slowdown == Slowdown():
+            self._session.slowed = None
+            raise Refusal("no_slowdown", {})
         samples = max(LEAST_SAMPLES, min(MOST_SAMPLES, SIMULATED_ROWS // len(prediction.program)))
         try:
             found = slow_step(prediction, slowdown, samples)

@@ -50,7 +50,8 @@ def list_differences(first: Design, other: Design) -> list[Difference]:
     """Return the differences between two designs.
 
     They are in the order of the document; names are ignored. A different schedule is listed with its options. Meshes
-    are listed individually if both designs have the same number of them.
+    are listed individually if both designs have the same number of them, otherwise only those in both whose size or axes
+    differ.
     """
     one, two = (design.model_dump(mode="json", exclude={"name", "format"}) for design in (first, other))
     null = dict([*_null_meanings(first), *_null_meanings(other)])
@@ -151,9 +152,9 @@ def _mesh_change(mesh: Mesh, theirs: Mesh) -> Literal["moved", "resized", "axes"
 def _mesh_texts(first: Design, other: Design) -> Iterator[Difference]:
     if first.ranks != other.ranks:
         yield "meshes", str(first.ranks), str(other.ranks)
-        return
     for found in mesh_differences(first, other):
-        yield f"mesh {found.name}", found.before, found.after
+        if first.ranks == other.ranks or found.kind in ("resized", "axes"):
+            yield f"mesh {found.name}", found.before, found.after
 
 
 def _mesh_text(mesh: Mesh) -> str:

@@ -21,7 +21,7 @@ DEFAULT_NAMES: Mapping[int, Sequence[str]] = {
     4: ("stage", "forward", "input", "weight"),
 }
 """Columns of a table without a header, by their number."""
-MOST_SECONDS = 1e6
+MOST_SECONDS = 1e9  # as in a design
 
 
 @traces.register("stage-times")
@@ -51,7 +51,7 @@ def read_stage_times(text: str) -> StageSeconds:
     ``DEFAULT_NAMES``. Without a column of stages, rows are numbered from 0.
 
     Raises:
-        Refusal: a row is not a stage.
+        Refusal: a row is not a stage, or a stage has several rows.
     """
     rows = list(_read_rows(text))
     columns = _find_columns(rows[0].cells) if rows else []
@@ -71,6 +71,8 @@ def read_stage_times(text: str) -> StageSeconds:
             }
         except ValueError:
             raise Refusal("unreadable_stage_times", {"line": row.line}) from None
+        if found.keys() & times.keys():
+            raise Refusal("repeated_stage_times", {"line": row.line, "stage": stage})
         found.update(times)
     return found
 
@@ -81,7 +83,7 @@ def read_stage_costs(text: str) -> dict[str, list[float]]:
     If a table has only a column for the full backward, each gradient takes half of it, as in unit costs.
 
     Raises:
-        Refusal: a row is not a stage, or a computation or a stage is missing.
+        Refusal: a row is not a stage, a stage has several rows, or a computation or a stage is missing.
     """
     times = dict(read_stage_times(text))
     for (op, stage), seconds in tuple(times.items()):

@@ -33,9 +33,10 @@ MESSAGES: dict[str, Message] = {
     "trace_of_other_actions": "process {process} computed {action}, which the schedule of the design does not contain",
     "incomplete_trace": "the trace lacks {count} computations of the design, such as {actions:list}",
     "unreadable_stage_times": (
-        "line {line} is invalid: the stage must be a whole number, and the other columns times from 0 to 1,000,000; a header "
-        "names the columns stage, forward, and backward or input and weight"
+        "line {line} is invalid: the stage must be a whole number, and the other columns times from 0 to 1,000,000,000; a "
+        "header names the columns stage, forward, and backward or input and weight"
     ),
+    "repeated_stage_times": "line {line} states stage {stage} again; keep one row for each stage",
     "incomplete_stage_costs": "stage {stage} has no {column}; give forward, input gradient and weight gradient of each stage",
     "several_files": "only traces can consist of several files; give one file",
     "ambiguous_import": "{file} may be in several formats: {formats:list}; name one with --from",

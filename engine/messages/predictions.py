@@ -69,6 +69,7 @@ def _missing_profile(name: str, known: Sequence[str], suggestion: str | None) ->
 
 MESSAGES: dict[str, Message] = {
     "block_of_unit_costs": "unit costs do not model the operations inside a block; select roofline costs",
+    "no_slowdown": "nothing is slowed down; enter a device, choose a link, or enter a jitter above 0",
     "unused_slow_device": "device {device} belongs to no mesh, so slowing it down has no effect; choose a device of a mesh",
     "unknown_slow_link": "there is no mesh {mesh}; name two of {known:list}",
     "slow_factor_out_of_range": "a factor of {factor:g} is out of range; use a number above 0 and up to {most:g}",
@@ -93,6 +94,7 @@ MESSAGES: dict[str, Message] = {
     "query_out_of_range": "there is no {kind} {number}; numbers range from 0 to {last}",
     "query_without_number": 'the number of the {kind} is missing; write it as in "{kind} 2"',
     "repeated_condition": "a search can name only one {kind}",
+    "action_of_transfer": "a search can name only one kind of action; to find these transfers, type {action}",
     # calibration profiles
     "unwritable_profiles": "cannot store profiles in {folder}: {reason}",
     "profile_of_another_setup": (

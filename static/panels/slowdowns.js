@@ -7,6 +7,9 @@ import { findAll, h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
 import { Widget } from "../kit/widget.js";
 
+const NO_RUN = "No run is shown. Stragglers are found in measured runs, from their tenth step.";
+const NO_STRAGGLER = "No straggler was found in the shown run. Runs are checked from their tenth step.";
+
 /** @param {{model: SlowdownsModel}} args */
 export const render = ({ model }) => new Slowdowns(model).root;
 
@@ -15,7 +18,7 @@ class Slowdowns extends Widget {
   list = h("ul.mw-straggler-list");
   rows = "";
   link = ""; // the chosen link, which the design may not have at the moment
-  none = h("p.mw-quiet", {}, "No straggler was found in the shown run. Runs are checked from their tenth step.");
+  none = h("p.mw-quiet");
   result = h("p.mw-slow-result", { role: "status" });
   refusal = h("p.mw-dock-refusal", { role: "alert" });
 
@@ -64,7 +67,7 @@ class Slowdowns extends Widget {
         this.refusal,
       ),
     );
-    model.on("stragglers", () => keepFocus(this.root, () => this.drawStragglers()));
+    model.on(["stragglers", "has_run"], () => keepFocus(this.root, () => this.drawStragglers()));
     model.on("links", () => this.drawLinks());
     model.on("fields", () => this.drawFields());
     model.on("result", () => this.drawResult());
@@ -81,7 +84,8 @@ class Slowdowns extends Widget {
 
   /** Draw the list; rows of the same stragglers stay and only change their text, so that a click is never lost. */
   drawStragglers() {
-    const { stragglers } = this.model;
+    const { stragglers, has_run } = this.model;
+    this.none.textContent = has_run ? NO_STRAGGLER : NO_RUN;
     this.none.hidden = stragglers.length > 0;
     const rows = JSON.stringify(stragglers.map(({ code, where, fields }) => [code, where, Boolean(fields)]));
     if (rows !== this.rows)

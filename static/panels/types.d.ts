@@ -387,6 +387,7 @@ export interface SlowdownFields {
 
 export interface SlowdownsModel extends Model {
   stragglers: Straggler[];
+  has_run: boolean;
   links: [value: string, title: string][];
   fields: SlowdownFields;
   result: string;

@@ -2,11 +2,12 @@
 
 /** @import { Area, Palette } from "./types" */
 
-const HEAD = ["mesh", "action", "kind", "stage", "microbatch", "to", "start", "end", "duration"];
+const HEAD = ["mesh", "action", "kind", "stage", "microbatch", "to"];
+const TIMES = ["start", "end", "duration"];
 
 /**
- * CSV text with a line for each span in the area, with times in seconds or cost units. As in the metrics of the area,
- * the transfers are those from or to one of its meshes.
+ * CSV text with a line for each span in the area. Its head states the unit of the times: seconds, or cost units. As in
+ * the metrics of the area, the transfers are those from or to one of its meshes.
  * @param {Area} area @param {Palette} palette
  */
 export function areaCsv(area, { names, words }) {
@@ -21,7 +22,8 @@ export function areaCsv(area, { names, words }) {
     const about = [layer.meshes[layer.rankOf(span)], layer.notation(span, names), words[name] ?? name];
     return [...about, ...numbers, peer, time(start), time(end), time(end - start)].map(field);
   });
-  return [HEAD, ...lines].map((line) => line.join(",")).join("\r\n") + "\r\n";
+  const head = [...HEAD, ...TIMES.map((each) => `${each} [${layer.unit === "s" ? "s" : "units"}]`)];
+  return [head, ...lines].map((line) => line.join(",")).join("\r\n") + "\r\n";
 }
 
 /** The spans in an area, by their meshes. @param {Area} area */
@@ -40,5 +42,11 @@ function spansIn({ layer, from, to, ranks }) {
   return found;
 }
 
-/** @param {string} value */
-const field = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+/** A value of a CSV file. @param {string} value */
+function field(value) {
+  const text = isFormula(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/** True for text that a spreadsheet would read as a formula. @param {string} value */
+const isFormula = (value) => /^[=+\-@\t\r]/.test(value) && Number.isNaN(Number(value));

@@ -223,12 +223,12 @@ function writeTitle(context, { plan, colours }, section) {
 }
 
 /**
- * The name of a group, its number of lanes and its busy share; short beside the summary of a collapsed group.
+ * The name of a group, its number of lanes and its busy share; only the share beside the summary of a collapsed group.
  * @param {Section} section @returns {[string, boolean][]}
  */
 function groupTitle(section) {
-  const { name = "", members, isCollapsed } = section;
-  const figures = isCollapsed ? `${members.length}, ${groupShares(section).join(", ")}` : groupFigures(section);
+  const { name = "", isCollapsed } = section;
+  const figures = isCollapsed ? `busy ${groupShares(section).join(", ")}` : groupFigures(section);
   return [
     [name, true],
     [figures, false],

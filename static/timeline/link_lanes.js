@@ -9,7 +9,7 @@
 import { percent } from "../kit/numbers.js";
 import { css, mix } from "../kit/palette.js";
 import { clipped } from "./shapes.js";
-import { Strips } from "./strips.js";
+import { headingEnd, Strips } from "./strips.js";
 import { amount, bytes } from "./units.js";
 
 const ALTERNATE = 0.32; // part of the background in every second message, which separates short messages
@@ -24,7 +24,7 @@ export class LinkLanes extends Strips {
     if (!links) return;
     this.writeTitle(links.layer, links.y);
     for (const lane of links.lanes) this.paintLane(links.layer, lane);
-    let free = -Infinity;
+    let free = headingEnd(links.y);
     for (const { port, y, height } of links.lanes) {
       const number = percent(port.share);
       free = this.writeLabel(y + height / 2 + 0.5, { name: port.label, number, free });

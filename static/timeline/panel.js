@@ -254,7 +254,7 @@ export const pairs = (lines) =>
 function otherFacts(found, write) {
   /** @type {[string, string][]} */
   const lines = [
-    ["on the critical path", `${write(found.critical_s)}, ${percent(found.critical_share)} of its length`],
+    ["on the critical path", `${write(found.critical_s)}, ${percent(found.critical_share)} of the area's duration`],
   ];
   const size = found.transfers_bytes ? `, ${bytes(found.transfers_bytes)}` : "";
   if (found.transfers) lines.push([count(found.transfers, "transfer"), `${write(found.transfers_s)} in total${size}`]);

@@ -10,6 +10,9 @@ import { line, textWidth, write } from "./shapes.js";
 const LEFT = 16; // x of titles in CSS pixels, right of the buttons that collapse their strips
 const NAME_HEIGHT = 12; // CSS pixels, with the gap to the next name
 
+/** The y at which the text of a heading ends. @param {number} y of the heading */
+export const headingEnd = (y) => y + TITLE / 2 + 1 + NAME_HEIGHT / 2;
+
 /** Paints strips on the axis of the timeline. */
 export class Strips {
   /** @param {CanvasRenderingContext2D} context @param {Frame} frame @param {Plan} plan */

@@ -104,6 +104,7 @@ def test_area_mode_selects_without_a_modifier_key_and_starts_with_the_visible_pa
     drawn.page.get_by_role("button", name="Area").click()
     drawn.wait_until("chart.area?.found")
     assert drawn.ask("area")["found"]["critical_share"] == pytest.approx(1, abs=0.01)
+    expect(drawn.page.get_by_text(re.compile("100% of the area's duration"))).to_be_visible()
 
     start, end = drawn.block(0, 0, 0), drawn.block(0, 0, 2)
     drawn.page.mouse.move(*start)
@@ -575,8 +576,12 @@ def test_lanes_are_grouped_by_node_and_groups_collapse_by_pointer_and_by_keys(dr
     triangle = drawn.page.get_by_role(
         "button", name=re.compile("Lanes of Open design, node 2, 8 lanes, busy .*% of the step")
     )
-    triangle.press("ArrowLeft")
-    expect(triangle).to_have_attribute("aria-expanded", "false")
+    with drawn.record_texts():
+        triangle.press("ArrowLeft")
+        expect(triangle).to_have_attribute("aria-expanded", "false")
+        drawn.wait_for_paint_of_state()
+    written = [text for text, *_ in drawn.page.evaluate("window.written")]
+    assert re.fullmatch(r"busy [\d.]+%", written[written.index("node 2") + 1])
     assert [len(group["ranks"]) for group in drawn.ask("groups")] == [8, 8, 0, 8, 8, 8, 8, 8]
 
     box = triangle.bounding_box()

@@ -219,6 +219,23 @@ def test_a_workshop_from_joining_to_its_results(
     expect(page.get_by_role("link", name="Join again")).to_be_visible()
 
 
+def test_a_learner_joins_in_the_language_of_the_link_and_continues_in_it(
+    serve: Callable[[], Server], contexts: Callable[[], BrowserContext]
+) -> None:
+    server, page = serve(), contexts().new_page()
+    page.goto(f"{server.origin}/join?lang=de")
+    page.get_by_label("Code auf dem Bildschirm der Lehrperson").fill("WRONGS")
+    page.get_by_label("Ihr Name").fill("Ada")
+    page.get_by_role("button", name="Am Workshop teilnehmen").click()
+    expect(page.get_by_role("alert")).to_contain_text("ist nicht der Code")
+    expect(page.get_by_role("heading", name="Pipelines in an afternoon")).to_be_visible()
+
+    page.get_by_label("Code auf dem Bildschirm der Lehrperson").fill(server.code)
+    page.get_by_role("button", name="Am Workshop teilnehmen").click()
+    page.wait_for_function(IDLE)
+    assert page.locator("html").get_attribute("lang") == "de"
+
+
 @needs_axe
 @pytest.mark.nightly
 def test_the_pages_of_a_workshop_break_no_rule_of_accessibility(

@@ -87,6 +87,23 @@ def test_an_impossible_slowdown_is_refused_and_ends_the_earlier_simulation(sessi
     assert (session.slowed, tab.result) == (None, "")
 
 
+def test_a_simulation_without_any_slowdown_is_refused(session: Session, tab: Slowdowns) -> None:
+    simulate(tab, jitter_percent=20)
+
+    refused = simulate(tab)
+
+    assert refused is not None
+    assert "enter a device" in refused
+    assert (session.slowed, tab.result) == (None, "")
+
+
+def test_a_percentile_is_shown_only_with_jitter(tab: Slowdowns) -> None:
+    assert simulate(tab, device=1) is None
+    assert "percentile" not in tab.result
+    assert simulate(tab, jitter_percent=20) is None
+    assert "95th percentile" in tab.result
+
+
 def test_the_stragglers_of_a_run_that_a_link_names_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
@@ -105,6 +122,10 @@ def test_the_stragglers_of_a_run_that_a_link_names_are_marked(tmp_path: Path, mo
     tab = widgets.view("slowdowns").pane
     assert isinstance(tab, Slowdowns)
     assert [(each["code"], each["where"]) for each in tab.stragglers] == [("slow_process", "meshes[1]")]
+    assert tab.has_run
+    widgets_without_run = Widgets(Session(design), studio)
+    assert not widgets_without_run.view("slowdowns").pane.has_run
+    widgets_without_run.stop_jobs()
     assert tab.stragglers[0]["fields"] == {**NO_SLOWDOWN, "device": 3, "device_factor": 1.5}
     widgets.stop_jobs()
     studio.close()

@@ -34,6 +34,17 @@ def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pyte
     assert find_design(name) == Path(name)
 
 
+@pytest.mark.parametrize("target", ["loop.json", "missing.json"])
+def test_a_link_that_leads_to_no_file_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.json").symlink_to(target)
+
+    with pytest.raises(InputError, match="loop.json: it is a link to itself or to a missing file"):
+        find_design("loop.json")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -34,11 +34,26 @@ test("an area is written as CSV, with times in seconds and texts quoted where th
   const palette = { names, words: { F: "forward" } };
   const lines = areaCsv({ layer: found, from: tick(0.5), to: tick(1.5), ranks: [0] }, palette).split("\r\n");
 
-  assert.equal(lines[0], "mesh,action,kind,stage,microbatch,to,start,end,duration");
+  assert.equal(lines[0], "mesh,action,kind,stage,microbatch,to,start [s],end [s],duration [s]");
   assert.equal(lines.length, 5); // two forwards, a transfer of no length, and the end of the file
   const [mesh, rest] = lines[1].split('",');
   assert.equal(mesh, '"A, ""left""');
   assert.equal(rest, "0F0,forward,0,0,,0,1,1"); // not 0.999999999, although times are rounded to ticks
+});
+
+test("the CSV of an area names cost units, and no spreadsheet reads the name of a mesh as a formula", () => {
+  const found = layer({ unit: "units", meshes: ["=1+2", "-2"] });
+  const [head, ...lines] = areaCsv({ layer: found, from: 0, to: tick(9), ranks: [0, 1] }, { names, words: {} }).split(
+    "\r\n",
+  );
+
+  assert.ok(head.endsWith("start [units],end [units],duration [units]"));
+  assert.deepEqual(new Set(lines.map((line) => line.split(",")[0])), new Set(["'=1+2", "-2", ""]));
+  for (const name of ["+1+1", "-1+1", "@SUM(1)", "\tA"])
+    assert.match(
+      areaCsv({ layer: layer({ meshes: [name, "B"] }), from: 0, to: tick(9), ranks: [0] }, { names, words: {} }),
+      /\n'[-+@\t]/,
+    );
 });
 
 test("the CSV of an area has the transfers from and to its meshes, as its metrics count them", () => {

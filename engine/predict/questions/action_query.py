@@ -128,5 +128,8 @@ def _parse_mesh_name(after: str, found: dict[str, Any], meshes: Sequence[str]) -
 
 def _set_condition(found: dict[str, Any], name: str, value: Any) -> None:
     if name in found and found[name] != value:
+        if name == "ops" and SENDS in (found[name], value):  # such as "send F"
+            ops = value if found[name] == SENDS else found[name]
+            raise Refusal("action_of_transfer", {"action": "SEND_F" if ops[0] in (Op.F, Op.SEND_F) else "SEND_B"})
         raise Refusal("repeated_condition", {"kind": "kind of action" if name == "ops" else name})
     found[name] = value

@@ -49,7 +49,9 @@ class SlowStep(NamedTuple):
 
     def description(self, unit: str) -> str:
         """Return the step time and the lost throughput as a phrase; ``unit`` is that of the costs."""
-        times = f"{duration(self.makespan_s, unit)}, 95th percentile {duration(self.p95_s, unit)}"
+        times = duration(self.makespan_s, unit)
+        if self.p95_s != self.makespan_s:  # with jitter
+            times = f"{times}, 95th percentile {duration(self.p95_s, unit)}"
         return f"{times}: {percent(self.loss)} of the throughput is lost"
 
 

@@ -50,6 +50,11 @@ def test_designs_of_one_name_are_titled_by_what_differs() -> None:
 
 def test_meshes_are_counted_or_listed_individually() -> None:
     assert "meshes: 4 -> 5" in describe_differences(pipeline_design(), pipeline_design(5))
+    assert [line for line in describe_differences(pipeline_design(2), pipeline_design(3, dp=2)) if "mesh" in line] == [
+        "meshes: 2 -> 3",
+        "mesh m0: device 0 (dp 1 x tp 1) -> 2 devices from 0 (dp 2 x tp 1)",
+        "mesh m1: device 1 (dp 1 x tp 1) -> 2 devices from 2 (dp 2 x tp 1)",
+    ]
     wider = describe_differences(pipeline_design(2), pipeline_design(2, dp=2))
     assert "mesh m0: device 0 (dp 1 x tp 1) -> 2 devices from 0 (dp 2 x tp 1)" in wider
     assert "cluster.devices_per_node: 1 -> 2" in wider

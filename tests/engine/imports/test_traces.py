@@ -130,6 +130,12 @@ def test_costs_per_stage_are_read_from_copied_spreadsheet_cells(text: str) -> No
     assert read_stage_costs(text) == {"forward": [1, 4], "input": [2, 5], "weight": [3, 6]}
 
 
+def test_costs_are_read_up_to_the_largest_of_a_design() -> None:
+    assert read_stage_costs("1000000000 2000000 3000000.5") == {
+        "forward": [1e9], "input": [2e6], "weight": [3000000.5],
+    }  # fmt: skip
+
+
 def test_a_backward_without_separate_gradients_is_divided_in_halves() -> None:
     assert read_stage_costs("forward_s,backward_s\n1,3\n2,4\n") == {
         "forward": [1, 2],
@@ -146,6 +152,7 @@ def test_a_backward_without_separate_gradients_is_divided_in_halves() -> None:
         ("1, -1, 1", "unreadable_stage_times", {"line": 1}),
         ("0 1 1 1\n-1 1 1 1", "unreadable_stage_times", {"line": 2}),
         ("time\n1", "unreadable_stage_times", {"line": 1}),
+        ("0 1 1 1\n0 2 2 2", "repeated_stage_times", {"line": 2, "stage": 0}),
         ("stage,forward\n0,1", "incomplete_stage_costs", {"stage": 0, "column": "input gradient"}),
         ("0 1 1 1\n2 1 1 1", "incomplete_stage_costs", {"stage": 1, "column": "forward"}),
     ],
