@@ -100,7 +100,11 @@ def test_the_log_does_not_contain_the_token(serve: Callable[..., tuple[subproces
 def test_the_server_stops_as_with_ctrl_c_when_its_terminal_is_closed(
     serve: Callable[..., tuple[subprocess.Popen[str], str]],
 ) -> None:
-    process, _ = serve("--no-browser")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # where the tests run with nohup, the server would ignore it
+    try:
+        process, _ = serve("--no-browser")
+    finally:
+        signal.signal(signal.SIGHUP, before)
     time.sleep(1)  # the link is printed before the event loop starts
 
     process.send_signal(signal.SIGHUP)
