@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from meshwave.engine.costs.boundary_transfers import is_direct
 from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.costs.distinct_actions import distinct_kinds
 from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
+from meshwave.engine.costs.fabric import Fabric
 from meshwave.engine.costs.gradient_buckets import bucket_sizes
 from meshwave.engine.costs.line_fits import fit_line
 from meshwave.engine.costs.microbatch_prices import microbatch_scale
 from meshwave.engine.costs.models.calibrated import CalibratedCost
 from meshwave.engine.costs.models.roofline import RooflineCost
+from meshwave.engine.costs.network import transfer_messages
 from meshwave.engine.costs.profile import ActionTime, LinkLine, Machine, Pair, Profile
 from meshwave.engine.costs.profile_prices import measured_design
 from meshwave.engine.document import Design
@@ -114,18 +117,31 @@ def _roofline_seconds(prediction: Prediction, profile: Profile) -> Floats:
 
 
 def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
-    """Yield the fitted line of message times inside a node, and the one between nodes, from known transfers."""
+    """Yield the fitted line of message times inside a node, and the one between nodes, from known transfers.
+
+    The size of a transfer is that of the messages that pass its busiest link, because the devices of a node share a NIC.
+    """
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    alone = _seconds_alone(comparison)
+    alone, fabric = _seconds_alone(comparison), Fabric(cluster)
+
+    @cache
+    def messages_per_link(source: int, destination: int, tensors: int) -> float:
+        messages = transfer_messages(design, source, destination, tensors)
+        usage = fabric.usage(messages)
+        link = min(each.bandwidth for each in fabric.links_of(usage))
+        seconds = float((usage.sizes / fabric.capacities(usage.kinds)).max())
+        return max(1.0, seconds * link / float(messages.bytes.max()))
+
     for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
         ends = int(program.rank[row]), int(program.peer[row])
         if is_direct(design, *ends):
             source, target = (design.meshes[end] for end in ends)
             near = cluster.node_of(source.devices[0]) == cluster.node_of(target.devices[0])
             pair: Pair = "same_node" if near else "across_nodes"
-            samples[pair][float(costs.bytes[row])].append(float(alone[row]))
+            size = float(costs.bytes[row]) * messages_per_link(*ends, int(program.tensors[row]))
+            samples[pair][size].append(float(alone[row]))
     for pair, by_size in samples.items():
         points = tuple((size, float(np.median(took))) for size, took in sorted(by_size.items()))
         drawn = cluster.intra_node if pair == "same_node" else cluster.inter_node

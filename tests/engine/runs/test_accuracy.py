@@ -421,6 +421,28 @@ def test_a_profile_of_a_run_reproduces_slots_and_slow_tensor_parallel_exchanges(
     assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("sharding", ["none", "optimizer", "gradients"])
+def test_a_profile_of_a_run_counts_the_messages_that_share_a_nic(
+    sharding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both devices of a mesh send to the other node at once, so that each message takes half of the NIC."""
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    links = {"intra_node": {"latency_s": 1e-5, "bandwidth": 1e8}, "inter_node": {"latency_s": 1e-5, "bandwidth": 1e6}}
+    cluster = {**draw(pp=2, dp=2).cluster.model_dump(mode="json"), **links, "nodes": 2, "devices_per_node": 2}
+    meshes = [{"name": f"M{rank}", "devices": [2 * rank, 2 * rank + 1], "axes": {"dp": 2}} for rank in range(2)]
+    training = {"sharding": sharding}
+    prediction = predict(draw(pp=2, dp=2, cluster=cluster, meshes=meshes, model=model(4), training=training))
+    found = compare_with(tmp_path, prediction, prediction.costs.seconds)
+
+    profile = run_profile(found)
+    store_profile(profile, "run-1.json")
+    calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
+
+    (link,) = profile.links
+    assert link.beta_s_per_byte == pytest.approx(1 / 1e6, rel=1e-3)
+    assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=1e-3)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_copies_of_activations_are_as_fast_as_in_the_run_of_a_profile(
     schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
