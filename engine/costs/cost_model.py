@@ -232,7 +232,7 @@ def estimate(design: Design, program: Program) -> Costs:
         seconds += (of_kinds - alone)[distinct.of_row] * np.where(whole > 0, _ratio(padded, whole) - scale, 0.0)
         exchanges = _ratio(slot_sums(program, padded), slot_sums(program, whole))
         network = network.scale_exchanges(exchanges, beside=False)
-    if network is not None:  # documents make computations shorter, but not the gathers and scatters beside them
+    if network is not None and network.beside_s.any():  # short documents do not shorten gathers and scatters
         seconds += np.maximum(0.0, network.beside_s - slot_sums(program, seconds))
     attended = mean_attended_share(design) if lengths is None else document_attended_share(design)
     size = message_bytes_by_kind(design, distinct, held)[distinct.of_row] * length_scale(design, program)
