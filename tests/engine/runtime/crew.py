@@ -147,8 +147,8 @@ class TrainingProcess:
             os.environ.update(RANK=str(process), WORLD_SIZE=str(job.layout.processes), LOCAL_RANK=str(process))
             outcome = _attempt(partial(_train, job, folder))
             jobs.send_bytes(dump_outcome(outcome))
+            gc.collect()  # process groups end with their last reference, and need their folder until then
             jobs.send(isinstance(outcome, dict))
-            gc.collect()  # the threads of a process group end with its last reference
 
     def start(self, job: Job, folder: Path, process: int) -> None:
         self._jobs.send((job, folder, process))
