@@ -211,8 +211,7 @@ def add_step_exchanges(
     """
     for row in kinds.indices_of(Op.STEP).tolist():
         rank = int(kinds.rank[row])
-        seconds = min(float(waits[rank]), float(builder.seconds[row]))  # steps of a measured run may be shorter
-        builder.add_exchange(row, builder.fabric.usage(sent[rank]), seconds, 1, measured=measured)
+        builder.add_exchange(row, builder.fabric.usage(sent[rank]), float(waits[rank]), 1, measured=measured)
 
 
 class StageBlocks(NamedTuple):

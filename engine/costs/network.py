@@ -122,6 +122,7 @@ class NetworkBuilder:
         """Add exchanges inside actions of kind ``row``, which take ``seconds`` of it without contention."""
         if not usage or seconds <= 0:
             return
+        seconds = min(seconds, float(self.seconds[row]))  # actions of a measured run may be shorter
         phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
         needed = seconds if measured else max(seconds, phases * self._latency_s(usage) + self._port_seconds(usage))
         self.seconds[row] += needed - seconds

@@ -81,7 +81,7 @@ class ReplicatedBytes(NamedTuple):
     """Bytes of a device that other devices hold too, ``[stages]`` each: all, and parts with groups of their own."""
 
     total: Floats
-    partial: Floats
+    partial: Floats  # of parameters whose gradients each device has for its own tokens only
     gates: Floats
     experts: Floats
 
@@ -109,12 +109,11 @@ class StageReplicas(NamedTuple):
     """Groups of devices that hold the same parts of a stage, and the bytes that one device shares with each group."""
 
     expert_groups: Sequence[Sharing]
-    experts: float
-    everyone: Sequence[int]
-    of_everyone: float
-    groups: Sequence[Sequence[int]]
-    """One group for each tensor-parallel shard."""
-    shared: float
+    experts: float  # bytes of experts
+    everyone: Sequence[int]  # all devices of the stage
+    of_everyone: float  # bytes that they all hold
+    groups: Sequence[Sequence[int]]  # one for each tensor-parallel shard
+    shared: float  # bytes of a shard
 
 
 def stage_replicas(design: Design, program: Program, stage: int, held: ReplicatedBytes) -> StageReplicas:

@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class LinkFlows:
-    """All flows of a step: messages between meshes, reductions, and collectives inside or beside computations and steps."""
+    """All flows of a step: messages between meshes, reductions, and collectives of computations and optimizer steps."""
 
     network: Network
     span: Ints  # [flows] span of the timeline
@@ -216,8 +216,8 @@ def _message_columns(program: Program, network: Network, timeline: Timeline, row
     before = np.concatenate(([0.0], end[order][:-1]))
     before[np.concatenate(([True], np.diff(line[order]) != 0))[: len(order)]] = 0.0
     ready[order] = np.maximum(ready[order], before[: len(order)])
-    none = np.zeros(len(rows), np.int64)
-    return Columns(spans, none, none > 0, kind, sizes[rows], np.minimum(ready, end), end)
+    part, is_beside = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
+    return Columns(spans, part, is_beside, kind, sizes[rows], np.minimum(ready, end), end)
 
 
 def _collective_columns(
@@ -228,7 +228,10 @@ def _collective_columns(
     sizes: Floats,
     rates: Mapping[int, Steps],
 ) -> Iterator[Columns]:
-    """Yield the collectives of computations, part by part: an exchange follows each computed part, and others run beside."""
+    """Yield the collectives of computations, part by part.
+
+    An exchange follows each computed part, and other collectives run beside both.
+    """
     rows = network.flow_rows[program.is_work[network.flow_rows] & ~program.fused[network.flow_rows]]
     spans, parts = program.span_of_row[rows], network.parts[rows]
     each, at, last = computing[rows] / parts, timeline.start[spans], timeline.end[spans]

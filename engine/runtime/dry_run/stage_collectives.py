@@ -114,7 +114,7 @@ class StageCollectives:
     def bind(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
         """Return functions that start the collectives of ``actions``, with the fraction ``share`` of their bytes."""
         if actions[0].op == Op.STEP:
-            return self._bind_rings(self._rings.of_step(), share)
+            return self._bind_rings(self._rings.step_collectives(), share)
         parts = (self._action_bytes(action).scale(self._shares.get(action.microbatch, 1.0)) for action in actions)
         total = sum(parts, start=CollectiveBytes(Counter(), {}))
         share *= self._ratio
@@ -124,7 +124,7 @@ class StageCollectives:
 
     def bind_beside(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
         """Return functions that start the collectives beside ``actions``, with the fraction ``share`` of their bytes."""
-        return self._bind_rings([each for action in actions for each in self._rings.beside(action)], share)
+        return self._bind_rings([each for action in actions for each in self._rings.collectives_beside(action)], share)
 
     def _bind_rings(self, rings: Sequence[RingCollective], share: float) -> list[StartCollective]:
         found = (self._bind_ring(group, "all_reduce", size * share * self._ratio) for group, size in rings)

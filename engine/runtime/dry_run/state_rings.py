@@ -41,11 +41,11 @@ class StateRings:
         rings += [ring for stages in self._beside for of_stage in stages for ring in of_stage]
         self._groups = world.make_groups(map(self._members, rings))
 
-    def of_step(self) -> list[RingCollective]:
+    def step_collectives(self) -> list[RingCollective]:
         """Return the collectives of the optimizer step."""
         return [collective for ring, rounds in self._of_step for collective in self._own(ring, rounds)]
 
-    def beside(self, action: Action) -> list[RingCollective]:
+    def collectives_beside(self, action: Action) -> list[RingCollective]:
         """Return the collectives beside a computation."""
         counts = state_collective_counts(self._design, action.op, action.stage)
         return [

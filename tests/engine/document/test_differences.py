@@ -61,7 +61,7 @@ def test_meshes_are_counted_or_listed_individually() -> None:
 
 
 def test_meshes_with_gaps_between_their_devices_are_listed_by_their_devices() -> None:
-    def on(*meshes: list[int]) -> Design:
+    def design_on(*meshes: list[int]) -> Design:
         base = document({"schedule": "1f1b", "microbatches": 4}, 2)
         base["cluster"] |= {"nodes": 2, "devices_per_node": 4}
         axes = {"dp": 2, "tp": 1}
@@ -69,7 +69,7 @@ def test_meshes_with_gaps_between_their_devices_are_listed_by_their_devices() ->
             {**base, "meshes": [{"name": f"m{at}", "devices": each, "axes": axes} for at, each in enumerate(meshes)]}
         )
 
-    rows, columns = on([0, 1], [2, 3]), on([0, 4], [2, 3])
+    rows, columns = design_on([0, 1], [2, 3]), design_on([0, 4], [2, 3])
 
     assert describe_differences(rows, columns) == [
         "mesh m0: 2 devices from 0 (dp 2 x tp 1) -> devices 0, 4 (dp 2 x tp 1)"
